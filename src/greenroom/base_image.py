@@ -1,0 +1,240 @@
+"""The base image: a reference that the engine has or can pull, or a Debian that is bootstrapped from packages.
+
+- `bootstrap:<suite>` is made once by mmdebstrap from the mirror that the host's apt uses, and reused as long as
+  its recipe (packages, options, suite) is the same. The same packages give the same bytes.
+- It is imported under a name of its own and tagged last: a tag never stands for a half import.
+- Nothing of the host is baked: no name resolution, no certificate, no machine id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from greenroom import debian
+from greenroom.console import say
+from greenroom.engine import Engine
+from greenroom.errors import BaseImageError, UsageError
+from greenroom.files import cache_dir
+from greenroom.process import ProcessError, is_dry_run, run
+
+DEFAULT_BASE_IMAGE = "bootstrap:trixie"
+PREFIX = "bootstrap:"
+SUITES = ("trixie",)
+REPOSITORY = "greenroom-base"
+RECIPE_LABEL = "org.greenroom.bootstrap"
+
+INCLUDE = ("ca-certificates", "python3", "python3-venv")
+# Documentation and translations; licences stay. dpkg's patterns: the last match wins (dpkg(1), --path-exclude).
+PATHS = (
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/lintian/*",
+    "path-exclude=/usr/share/bug/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+)
+# What installing leaves behind that says when or where it ran. mmdebstrap itself removes apt's lists and cache.
+CLEAN = (
+    'rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/systemd "$1"/tmp/* "$1"/run/*',
+    'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id "$1"/etc/hostname "$1"/etc/resolv.conf',
+    'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-',
+    'rm -f "$1"/var/lib/dpkg/*-old "$1"/var/lib/apt/extended_states',
+    'mkdir -p "$1"/var/cache/apt/archives/partial "$1"/var/log/apt',
+)
+# When Debian 13 was released. Every file is dated then or earlier (reproducible-builds.org, SOURCE_DATE_EPOCH).
+EPOCH = 1754697600
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+BOOTSTRAP_TIMEOUT = 900.0
+IMPORT_TIMEOUT = 300.0
+PULL_TIMEOUT = 120.0
+LOCK_TIMEOUT = 1200.0
+
+
+def ensure_base_image(engine: Engine, reference: str) -> str:
+    """Make sure that the engine has the base image.
+
+    Args:
+        engine: where it is needed.
+        reference: an image reference, or `bootstrap:<suite>`.
+
+    Returns:
+        The local reference for `--build-arg BASE_IMAGE`.
+
+    Raises:
+        BaseImageError: it is not here and cannot be pulled or bootstrapped.
+        UsageError: `bootstrap:` names a suite that is not supported.
+    """
+    if not reference.startswith(PREFIX):
+        return _pulled(engine, reference)
+    suite = reference.removeprefix(PREFIX)
+    if suite not in SUITES:
+        raise UsageError(
+            f"base image {reference}: {suite or 'no suite'} is not a suite that can be bootstrapped",
+            next_step=f"--base-image {' or '.join(PREFIX + name for name in SUITES)}",
+        )
+    tag, key = f"{REPOSITORY}:{suite}", recipe_key(suite)
+    if _label(engine, tag) == key:
+        return tag
+    with _lock():
+        # Another command may have made it while this one waited.
+        if _label(engine, tag) != key:
+            _bootstrap(engine, suite, tag, key)
+    return tag
+
+
+def recipe_key(suite: str) -> str:
+    """Return a key of everything here that decides what a bootstrapped image holds, but for packages' versions."""
+    recipe = json.dumps([suite, INCLUDE, PATHS, CLEAN, EPOCH, PATH, _argv(Path("tar"), suite, ())])
+    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def _pulled(engine: Engine, reference: str) -> str:
+    if engine.cli("image", "inspect", reference, check=False, timeout=30).returncode == 0:
+        return reference
+    say(f"pulling the base image {reference}")
+    try:
+        engine.cli("pull", "--quiet", reference, changes=True, timeout=PULL_TIMEOUT)
+    except ProcessError as error:
+        told = error.completed.last_lines(1) or error.reason
+        raise BaseImageError(
+            f"base image {reference} is not here and cannot be pulled: {told}",
+            cause="its registry cannot be reached, or the name is wrong or needs a login",
+            next_step=f"--base-image {DEFAULT_BASE_IMAGE}, or docker load the image",
+        ) from error
+    return reference
+
+
+def _label(engine: Engine, tag: str) -> str:
+    template = f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}'
+    return engine.cli("image", "inspect", "--format", template, tag, check=False, timeout=30).stdout.strip()
+
+
+def _argv(tar: Path, suite: str, sources: tuple[str, ...]) -> list[str]:
+    return [
+        "--mode=root",
+        "--format=tar",
+        # Essential packages and apt: a stage that compiles needs a way to get its compiler.
+        "--variant=apt",
+        f"--include={','.join(INCLUDE)}",
+        *(f"--dpkgopt={path}" for path in PATHS),
+        '--aptopt=Acquire::Retries "3"',
+        '--aptopt=APT::Install-Recommends "false"',
+        *(f"--customize-hook={line}" for line in CLEAN),
+        suite,
+        str(tar),
+        *sources,
+    ]
+
+
+def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
+    if reason := debian.usable():
+        raise BaseImageError(
+            f"base image {PREFIX}{suite} cannot be bootstrapped",
+            cause=reason,
+            next_step="--base-image with an image that is here or can be pulled",
+        )
+    directory = cache_dir().absolute() / "engine"
+    try:
+        tool = debian.ensure_unpacked(directory, "bootstrap", {suite: ("mmdebstrap",)}) / "usr/bin/mmdebstrap"
+        sources = debian.host_source_lines(suite)
+    except debian.PackagesError as error:
+        raise BaseImageError(
+            f"base image {PREFIX}{suite}: {error.what}", cause=error.cause, next_step=error.next_step
+        ) from error
+    began = time.monotonic()
+    with _scratch(directory) as scratch:
+        tar = scratch / "root.tar"
+        say(f"bootstrapping the base image {tag} from packages (about a minute, once)")
+        build_tar(tool, tar, suite, sources)
+        size = tar.stat().st_size if tar.exists() else 0
+        say(f"importing {tag} ({size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
+        _import(engine, tar, tag, key)
+    say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
+
+
+def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> None:
+    """Bootstrap a suite into a tar file; the same packages give the same bytes.
+
+    Args:
+        tool: the mmdebstrap program.
+        tar: the file to write.
+        suite: the suite's code name.
+        sources: its apt sources, one line each.
+
+    Raises:
+        BaseImageError: it failed.
+    """
+    # mmdebstrap starts its filter for tar files, a Python program beside it, by name.
+    path = f"{tool.parent}:{os.environ.get('PATH', PATH)}:{Path(sys.executable).parent}"
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(tar.parent), "PATH": path}
+    try:
+        run(["perl", tool, *_argv(tar, suite, sources)], changes=True, env=env, timeout=BOOTSTRAP_TIMEOUT)
+    except ProcessError as error:
+        lines = error.completed.stderr.splitlines()
+        told = [line for line in lines if line.startswith("E:")][-2:] or lines[-2:]
+        raise BaseImageError(
+            f"base image {PREFIX}{suite} cannot be bootstrapped: {error.reason}: {' / '.join(told)}",
+            cause="the mirror that the host's apt uses does not answer, or mounting is not allowed here",
+            next_step="apt-get update, or --base-image with an image that is here",
+        ) from error
+
+
+def _import(engine: Engine, tar: Path, tag: str, key: str) -> None:
+    changes = [
+        f"ENV PATH={PATH}",
+        "ENV LANG=C.UTF-8",
+        'CMD ["/bin/bash"]',
+        f"LABEL {RECIPE_LABEL}={key}",
+    ]
+    flags = [flag for change in changes for flag in ("--change", change)]
+    try:
+        told = engine.cli("import", *flags, tar, changes=True, timeout=IMPORT_TIMEOUT)
+        image = told.stdout.strip() or "<image>"
+        engine.cli("tag", image, tag, changes=True, timeout=60)
+    except ProcessError as error:
+        raise BaseImageError(
+            f"the engine cannot import {tag}: {error.completed.last_lines(1) or error.reason}",
+            cause="its disk is full",
+            next_step="docker system df",
+        ) from error
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    if is_dry_run():
+        yield directory / "scratch"
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory, prefix="bootstrap-") as scratch:
+        yield Path(scratch)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    if is_dry_run():
+        yield
+        return
+    directory = cache_dir().absolute() / "engine"
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / "bootstrap.lock")
+    try:
+        with lock.acquire(timeout=LOCK_TIMEOUT):
+            yield
+    except Timeout as error:
+        raise BaseImageError(
+            f"{lock.lock_file} is still held after {LOCK_TIMEOUT:.0f} s",
+            cause="another greenroom bootstraps and hangs",
+            next_step="end it and try again",
+        ) from error
