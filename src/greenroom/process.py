@@ -135,13 +135,14 @@ def run(
     ]
     for thread in threads:
         thread.start()
-    timed_out = False
+    # A thread that waits costs nothing; Popen.wait(timeout) would poll, up to 50 ms late each time.
+    waiter = threading.Thread(target=child.wait, daemon=True)
+    waiter.start()
     try:
-        child.wait(timeout)
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        waiter.join(timeout)
+        timed_out = waiter.is_alive()
     finally:
-        if child.poll() is None:
+        if waiter.is_alive():
             end_process_group(child)
     for thread in threads:
         # A grandchild may keep the pipes open after the child has ended: its output is not awaited.

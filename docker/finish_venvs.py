@@ -1,0 +1,97 @@
+"""Finish the venvs, the last step of a build: finish_venvs.py <plan directory> <venv directory>
+
+Gives every set its interpreter, checks that it holds exactly its closure, then writes its stamp; gives
+every actor its path and its `python-<ClassName>` wrapper. A set without a stamp is not finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from install_slot import dist_info_of, uv
+from venv_tree import SCRATCH, SETS, fail, link_file, remove_scratch, settle, settle_parents
+
+STAMP = "greenroom-stamp.json"
+BIN = Path("/usr/local/bin")
+UNWANTED = {".lock", ".gitignore", "CACHEDIR.TAG"}
+"""What `uv venv` writes for its own housekeeping; `.lock` alone would differ between two builds."""
+
+
+def skeleton(venv_dir: Path) -> list[tuple[Path, Path]]:
+    """Make an empty relocatable venv; return its files as (path, path relative to it)."""
+    venv = venv_dir / SCRATCH / "venv"
+    arguments = ["--quiet", "--relocatable", "--no-project", "--prompt", "ray-venv", "--python", sys.executable]
+    uv("venv", *arguments, str(venv), cache=venv_dir / SCRATCH / "cache")
+    files = [path for path in sorted(venv.rglob("*")) if path.is_symlink() or path.is_file()]
+    kept = [path for path in files if path.name not in UNWANTED]
+    for path in kept:
+        settle(path)
+    return [(path, path.relative_to(venv)) for path in kept]
+
+
+def check_closure(directory: Path, closure: dict[str, str], name: str) -> None:
+    """Check that a set holds exactly its closure; end the build when it does not."""
+    (site_packages,) = directory.glob("lib/python3.*/site-packages")
+    found = set(dist_info_of(site_packages))
+    missing = sorted(set(closure) - found)
+    unexpected = sorted(found - set(closure))
+    if missing or unexpected:
+        fail(f"set {name}: missing {', '.join(missing) or 'nothing'}; unexpected {', '.join(unexpected) or 'nothing'}")
+
+
+def write_wrapper(class_name: str, interpreter: Path) -> None:
+    """Write the wrapper that runs an actor's interpreter."""
+    wrapper = BIN / f"python-{class_name}"
+    wrapper.write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
+    wrapper.chmod(0o755)
+    settle(wrapper)
+
+
+def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
+    """Finish every set and actor of a plan."""
+    actors = [actor for actor in plan["actors"] if actor["included"]]
+    template = skeleton(venv_dir)
+    for environment_set in plan["sets"]:
+        name = environment_set["name"]
+        directory = venv_dir / SETS / name
+        touched = {directory}
+        for source, relative in template:
+            link_file(source, directory / relative, "the venv itself")
+            touched.add((directory / relative).parent)
+        stamp_text = (stamps / f"{name}.json").read_text()
+        check_closure(directory, json.loads(stamp_text)["closure"], name)
+        (directory / STAMP).write_text(stamp_text)
+        settle(directory / STAMP)
+        for path in touched | {parent for path in touched for parent in path.parents if directory in parent.parents}:
+            settle(path)
+    remove_scratch(venv_dir)
+    for number, actor in enumerate(actors, 1):
+        path = venv_dir / actor["fqn"]
+        path.symlink_to(Path(SETS) / actor["environment_set"])
+        settle(path)
+        write_wrapper(actor["fqn"].rsplit(".", 1)[-1], path / "bin" / "python")
+        print(f"greenroom: venv {number} of {len(actors)}: {actor['fqn']} ({actor['environment_set']})", flush=True)
+    if (venv_dir / SETS).is_dir():
+        settle(venv_dir / SETS)
+    settle_parents(venv_dir)
+    settle_parents(BIN)
+
+
+def main() -> None:
+    plan_dir, venv_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    os.umask(0o022)
+    venv_dir.mkdir(parents=True, exist_ok=True)
+    BIN.mkdir(parents=True, exist_ok=True)
+    try:
+        finish(json.loads((plan_dir / "plan.json").read_text()), plan_dir / "stamps", venv_dir)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        fail(f"finishing the venvs: {error}")
+
+
+if __name__ == "__main__":
+    main()

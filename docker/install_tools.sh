@@ -1,0 +1,11 @@
+#!/bin/sh
+# Install uv and the build scripts' libraries, pinned by hash: install_tools.sh <directory> <requirements>
+set -eu
+if [ -f /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi
+if [ -f /run/secrets/netrc ]; then export NETRC=/run/secrets/netrc; fi
+if [ -f /run/secrets/index ]; then PIP_INDEX_URL=$(cat /run/secrets/index); export PIP_INDEX_URL; fi
+if ! python3 -m venv "$1"; then
+    echo "greenroom: the base image needs python3 with venv and pip (Debian: python3-venv)" >&2
+    exit 1
+fi
+"$1/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-compile --no-deps --require-hashes --only-binary :all: -r "$2"

@@ -1,0 +1,76 @@
+"""Trees of installed files: linking them from one venv into others, and making their times the same every build.
+
+Runs in the image's own interpreter with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+EPOCH = 315532800
+"""1980-01-01: the time of every file and directory that the build writes, so that equal content is equal bytes."""
+
+SETS = ".sets"
+"""Below the venv directory: one real directory per environment set. Actors' paths are links to these."""
+SCRATCH = ".scratch"
+"""Below the venv directory while a step works: the step's venv and uv's cache. Gone when the step ends."""
+
+
+def fail(message: str) -> None:
+    """End the step, and with it the build, with one line."""
+    sys.exit(f"greenroom: {message}")
+
+
+def link_file(source: Path, target: Path, owner: str) -> None:
+    """Hardlink a file into a set, or recreate it when it is a symbolic link.
+
+    Args:
+        source: the installed file.
+        target: its path in the set; its directory is made when missing.
+        owner: the distribution that installs it, for the message.
+
+    A file of other content that is already there is replaced and named: two distributions own the path,
+    and the one installed last wins, as with any installer.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(target):
+        if not target.is_symlink() and not source.is_symlink() and filecmp.cmp(source, target, shallow=False):
+            return
+        print(f"greenroom: {owner} replaces {target}, which another distribution installed", flush=True)
+        target.unlink()
+    if source.is_symlink():
+        target.symlink_to(source.readlink())
+    else:
+        os.link(source, target)
+
+
+def settle(path: Path) -> None:
+    """Give a file or directory its fixed time and make it readable for everyone."""
+    status = path.lstat()
+    if not stat.S_ISLNK(status.st_mode):
+        wanted = stat.S_IMODE(status.st_mode) | 0o444
+        if stat.S_ISDIR(status.st_mode) or wanted & 0o100:
+            wanted |= 0o111
+        wanted &= ~0o022
+        if wanted != stat.S_IMODE(status.st_mode):
+            path.chmod(wanted)
+    os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+
+
+def settle_parents(directory: Path) -> None:
+    """Give a directory and its parents, up to but without the root, their fixed time."""
+    while directory != directory.parent:
+        os.utime(directory, (EPOCH, EPOCH))
+        directory = directory.parent
+
+
+def remove_scratch(venv_dir: Path) -> None:
+    """Remove the step's scratch directory."""
+    shutil.rmtree(venv_dir / SCRATCH, ignore_errors=True)
+    if (venv_dir / SCRATCH).exists():
+        fail(f"{venv_dir / SCRATCH} cannot be removed")

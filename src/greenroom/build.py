@@ -1,0 +1,207 @@
+"""Building the image: the build context, the secrets, and one `docker buildx build`."""
+
+from __future__ import annotations
+
+import hashlib
+import netrc
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from greenroom.engine import Engine
+from greenroom.errors import BuildError
+from greenroom.plan import Plan, check_wrapper_names
+from greenroom.process import ProcessError, is_dry_run, run
+from greenroom.progress import BuildProgress
+from greenroom.project import Project
+
+BUILD_TIMEOUT = 4 * 3600.0
+"""Seconds for one image; real projects fetch and install tens of gigabytes."""
+
+_SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
+_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+
+def pipeline_directory() -> Path:
+    """Return the directory of the Dockerfile and the build's scripts: in a checkout, else in the distribution."""
+    checkout = Path(__file__).parents[2] / "docker"
+    return checkout if (checkout / "Dockerfile").is_file() else Path(__file__).parent / "docker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What one build is made of.
+
+    Attributes:
+        project: the project.
+        plan: what the image is to hold.
+        base_image: a reference that the engine has.
+        tag: what the built image is tagged.
+        urls: where the plan's files come from; decides which credentials the build sees.
+        no_cache: run every step again.
+    """
+
+    project: Project
+    plan: Plan
+    base_image: str
+    tag: str
+    urls: Mapping[str, str]
+    no_cache: bool = False
+
+
+def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
+    """Build an image.
+
+    Args:
+        engine: where.
+        request: what.
+
+    Returns:
+        The steps of the build, with what was cached.
+
+    Raises:
+        BuildError: a step failed; it is named with what it said, or two actors want one wrapper.
+    """
+    check_wrapper_names(request.plan)
+    with tempfile.TemporaryDirectory(prefix="greenroom-") as directory:
+        aside = Path(directory)
+        context = aside / "greenroom"
+        copy_pipeline(context)
+        secrets = write_secrets(aside / "secrets", os.environ, request.urls.values())
+        arguments = build_arguments(request, context, secrets)
+        with BuildProgress() as progress:
+            try:
+                engine.cli(*arguments, changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed)
+            except ProcessError as error:
+                raise BuildError(
+                    progress.failure() or f"docker buildx build: {error.reason}",
+                    cause="the step's own message says it",
+                    next_step="correct it and run the same command again: finished steps are cached",
+                ) from error
+    return progress
+
+
+def build_arguments(request: BuildRequest, context: Path, secrets: Mapping[str, Path]) -> list[str]:
+    """Return the arguments of the docker CLI for a build. Pure."""
+    plan, project = request.plan, request.project
+    values = {
+        "BASE_IMAGE": request.base_image,
+        "MANIFEST": project.manifest_in_context,
+        "STAGE": plan.stage,
+        "SKIP_EXTRAS": " ".join(plan.skip),
+        "SOURCE": "." if project.is_package else "pyproject.toml",
+        "VENV_DIR": project.venv_dir,
+        "PLAN_DIGEST": plan.digest,
+        "MANIFEST_DIGEST": "sha256:" + hashlib.sha256(project.manifest.read_bytes()).hexdigest(),
+        "UV_VERSION": version("uv"),
+        "PYTHON_VERSION": plan.target.python,
+        "IMAGE_TITLE": project.name,
+        "IMAGE_VERSION": project.version,
+        "IMAGE_REVISION": source_revision(project.root),
+        "IMAGE_CREATED": creation_time(os.environ),
+    }
+    arguments = ["buildx", "build", "--builder", "default", "--progress", "rawjson", "--network", "host", "--load"]
+    arguments += ["--file", str(context / "docker" / "Dockerfile"), "--target", "release", "--tag", request.tag]
+    arguments += ["--build-context", f"greenroom={context}"]
+    for name, value in values.items():
+        arguments += ["--build-arg", f"{name}={value}"]
+    for name, path in sorted(secrets.items()):
+        arguments += ["--secret", f"id={name},src={path}"]
+    if request.no_cache:
+        arguments.append("--no-cache")
+    return [*arguments, str(project.root)]
+
+
+def copy_pipeline(context: Path) -> None:
+    """Copy the Dockerfile, the build's scripts and the modules they share with the host into a build context."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(pipeline_directory(), context / "docker", ignore=ignore)
+    package = context / "src" / "greenroom"
+    package.mkdir(parents=True)
+    for module in sorted(Path(__file__).parent.glob("*.py")):
+        shutil.copyfile(module, package / module.name)
+
+
+def write_secrets(directory: Path, environ: Mapping[str, str], urls: Iterable[str]) -> dict[str, Path]:
+    """Write the build's secrets into files that only we can read.
+
+    Args:
+        directory: receives the files; removed after the build.
+        environ: tells where the CA bundle, the netrc and the default index are, in the variables of uv, pip,
+            requests and curl.
+        urls: addresses that the build fetches; only these hosts' credentials are passed on.
+
+    Returns:
+        Secret id → file.
+    """
+    directory.mkdir(mode=0o700)
+    secrets: dict[str, Path] = {}
+    bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)] + [_SYSTEM_CA]
+    for bundle in bundles:
+        if bundle.is_file():
+            secrets["ca"] = bundle
+            break
+    index = next((environ[name] for name in _INDEX_VARIABLES if environ.get(name)), "")
+    if index:
+        secrets["index"] = _private_file(directory / "index", index)
+    hosts = {urlsplit(url).hostname for url in [*urls, index]} - {None}
+    if lines := list(_credentials(Path(environ.get("NETRC") or Path.home() / ".netrc"), hosts)):
+        secrets["netrc"] = _private_file(directory / "netrc", "\n".join(lines) + "\n")
+    return secrets
+
+
+def _credentials(path: Path, hosts: set[str | None]) -> Iterator[str]:
+    if not path.is_file():
+        return
+    try:
+        entries = netrc.netrc(path).hosts
+    except (netrc.NetrcParseError, OSError) as error:
+        raise BuildError(f"{path} cannot be read: {error}", next_step="correct it, or point NETRC elsewhere") from error
+    for host, (login, _, password) in entries.items():
+        if host in hosts:
+            yield f"machine {host} login {login} password {password}"
+
+
+def _private_file(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def source_revision(root: Path) -> str:
+    """Return the commit of a checkout, with "-dirty" when files differ; "" outside of git."""
+    try:
+        commit = run(["git", "-C", root, "rev-parse", "HEAD"], timeout=30).stdout.strip()
+        dirty = run(["git", "-C", root, "status", "--porcelain"], timeout=60).stdout.strip()
+    except ProcessError:
+        return ""
+    return commit + ("-dirty" if dirty else "")
+
+
+def creation_time(environ: Mapping[str, str]) -> str:
+    """Return the time for the image's label: `SOURCE_DATE_EPOCH` when set, else now (RFC 3339, UTC)."""
+    epoch = environ.get("SOURCE_DATE_EPOCH")
+    moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
+    """Yield the tag that an image has until it is verified; move `tag` to the image only if nothing was raised.
+
+    A failed verification leaves the unverified tag, for a look at the image, and `tag` where it was.
+    """
+    name, _, label = tag.rpartition(":") if ":" in tag.rsplit("/", 1)[-1] else (tag, "", "latest")
+    aside = f"{name}:{label}-unverified"
+    yield aside
+    engine.cli("tag", aside, tag, changes=True)
+    engine.cli("rmi", aside, changes=True)
+    assert is_dry_run() or engine.client().images.get(tag)

@@ -1,0 +1,116 @@
+"""The reviewed closures: a committed, hash-only listing of what every environment set locks to.
+
+A repository whose `uv.lock` is generated, not committed, keeps this listing instead: one section per
+set, one line per distribution with its file's hash and no address. A lock that says anything else is
+not the reviewed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from greenroom.errors import LockError
+from greenroom.lock import read_closure
+from greenroom.manifest import read_rows
+from greenroom.plan import set_name
+from greenroom.project import Project
+from greenroom.target import Target
+
+REVIEW_TARGET = Target(python="3.13.5", implementation="cpython", machine="x86_64", glibc="2.41")
+"""The files are chosen for this target whatever machine checks them: the default base image on x86-64."""
+
+_HEADER = f"""# What every environment set locks to, for CPython {REVIEW_TARGET.python} on linux {REVIEW_TARGET.machine}.
+# Written by `nox -s lock -- --accept`; every build checks the lock against it.
+"""
+
+Listing = dict[str, dict[str, str]]
+"""Set name → distribution → "version sha256:hash"."""
+
+
+def locked_closures(uv: str, project: Project) -> Listing:
+    """Return what the lock says of every set of the manifest, skipped or not.
+
+    Raises:
+        UsageError, LockError: as `greenroom.lock.read_closure`.
+    """
+    extras_of = {set_name(row.extras): sorted(set(row.extras)) for row in read_rows(project.manifest)}
+    return {
+        name: {
+            artifact.name: f"{artifact.version} sha256:{artifact.sha256}"
+            for artifact in read_closure(uv, project.root, extras_of[name], REVIEW_TARGET).artifacts
+        }
+        for name in sorted(extras_of)
+    }
+
+
+def render(listing: Listing) -> str:
+    """Return a listing as the committed text."""
+    sections = [
+        f"\n[{name}]\n" + "".join(f"{dist} {what}\n" for dist, what in sorted(closure.items()))
+        for name, closure in sorted(listing.items())
+    ]
+    return _HEADER + "".join(sections)
+
+
+def parse(text: str) -> Listing:
+    """Read a committed listing.
+
+    Raises:
+        LockError: a line is none that `render` writes.
+    """
+    listing: Listing = {}
+    section: dict[str, str] | None = None
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            section = listing.setdefault(line[1:-1], {})
+            continue
+        dist, _, what = line.partition(" ")
+        if section is None or not what:
+            raise LockError(f"the reviewed closures hold a malformed line: {line!r}", next_step="nox -s lock -- --accept")
+        section[dist] = what
+    return listing
+
+
+def differences(reviewed: Listing, locked: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return one line per set and distribution that differs; empty when the lock is the reviewed one."""
+    lines: list[str] = []
+    for name in sorted(set(reviewed) | set(locked)):
+        if name not in locked:
+            lines.append(f"set {name}: no longer in the manifest")
+            continue
+        before, after = reviewed.get(name, {}), locked[name]
+        for dist in sorted(set(before) | set(after)):
+            old, new = before.get(dist), after.get(dist)
+            if old != new:
+                lines.append(f"{dist} ({name}): {_short(old)} -> {_short(new)}")
+    return lines
+
+
+def _short(what: str | None) -> str:
+    if what is None:
+        return "absent"
+    version, _, digest = what.partition(" ")
+    return f"{version} {digest[:19]}"
+
+
+def check_closures(uv: str, project: Project) -> None:
+    """Check that the lock is the reviewed one; a project without a listing has nothing to check.
+
+    Raises:
+        LockError: it is not; the changed distributions are named.
+    """
+    if project.closures is None:
+        return
+    path: Path = project.closures
+    if not path.is_file():
+        raise LockError(f"no reviewed closures at {path.name}", next_step="nox -s lock -- --accept, then commit it")
+    lines = differences(parse(path.read_text(encoding="utf-8")), locked_closures(uv, project))
+    if lines:
+        raise LockError(
+            f"the lock is not the reviewed one: {'; '.join(lines)}",
+            cause="requirements or exclude-newer changed, or an index serves other files",
+            next_step=f"review, then nox -s lock -- --accept and commit {path.name}",
+        )

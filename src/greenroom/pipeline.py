@@ -1,0 +1,250 @@
+"""What the commands do: plan, build, verify, lock. Console script, nox and invoke call these functions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from greenroom.base_image import ensure_base_image
+from greenroom.build import BuildRequest, build_image, unverified_tag
+from greenroom.closures import check_closures, differences, locked_closures, parse, render
+from greenroom.console import say
+from greenroom.container import image_target, inspect_image
+from greenroom.engine import Engine, find_engine
+from greenroom.errors import ImageDiffersError, LockError
+from greenroom.files import write_aside
+from greenroom.lock import check_lock, uv_lock
+from greenroom.manifest import known_extras, normalise_skips, read_rows, skips_from_environment
+from greenroom.planner import Planned, plan_project
+from greenroom.process import is_dry_run
+from greenroom.project import Project, load_project
+from greenroom.target import Target, bootstrap_target
+from greenroom.verify import Report, compare
+
+BUILD_DIRECTORY = "build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which project, and which of its venvs.
+
+    Attributes:
+        project: the project.
+        stage: a stage, or "all".
+        skip: extras left out: those asked for and those of `SKIP_<EXTRA>_BUILD`, checked and sorted.
+    """
+
+    project: Project
+    stage: str
+    skip: tuple[str, ...]
+
+    @property
+    def output(self) -> Path:
+        """Where this project's files go."""
+        return self.project.root / BUILD_DIRECTORY
+
+
+def select(project: str | Path = ".", *, manifest: str | None = None, stage: str = "all", skip: Sequence[str] = ()) -> Selection:
+    """Read a project's settings and check what is asked of it.
+
+    Args:
+        project: its directory.
+        manifest: path of its manifest; overrides the setting.
+        stage: a stage that the manifest knows, or "all".
+        skip: extras to leave out.
+
+    Returns:
+        The selection, with the environment's skips.
+
+    Raises:
+        UsageError: a setting, the manifest, the stage or a skip word is wrong.
+    """
+    loaded = load_project(Path(project), manifest=manifest)
+    known = known_extras(read_rows(loaded.manifest))
+    skips = normalise_skips([*skip, *skips_from_environment(os.environ, known)], known)
+    return Selection(project=loaded, stage=stage, skip=skips)
+
+
+def ready_lock(project: Project) -> None:
+    """See that the lock can be used as it stands.
+
+    A project with reviewed closures generates its lock when there is none; any other must have one.
+
+    Raises:
+        LockError: it is missing, stale, or not the reviewed one.
+    """
+    uv = find_uv_bin()
+    if project.closures is not None and not (project.root / "uv.lock").is_file():
+        say("no uv.lock yet: resolving")
+        uv_lock(uv, project.root)
+        if is_dry_run():
+            return
+    check_lock(uv, project.root)
+    check_closures(uv, project)
+
+
+def lock(project: str | Path = ".", *, manifest: str | None = None, accept: bool = False) -> list[str]:
+    """Make or update `uv.lock`, and compare it with the reviewed closures.
+
+    Args:
+        project: its directory.
+        manifest: path of its manifest; overrides the setting.
+        accept: make what is locked now the reviewed closures.
+
+    Returns:
+        What differs from the reviewed closures, a line each; always empty unless accepted.
+
+    Raises:
+        LockError: it does not resolve, or is not the reviewed one (and not accepted).
+    """
+    loaded = load_project(Path(project), manifest=manifest)
+    uv = find_uv_bin()
+    uv_lock(uv, loaded.root)
+    if loaded.closures is None or is_dry_run():
+        return []
+    if not accept:
+        check_closures(uv, loaded)
+        return []
+    listing = locked_closures(uv, loaded)
+    before = parse(loaded.closures.read_text(encoding="utf-8")) if loaded.closures.is_file() else {}
+    write_aside(loaded.closures, render(listing))
+    return differences(before, listing)
+
+
+def plan(selection: Selection, *, target: Target | None = None) -> Planned:
+    """Plan a selection.
+
+    Args:
+        selection: what to plan.
+        target: the image's interpreter and platform; the default base image's when None.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError, LockError: as `greenroom.planner.plan_project`, or the lock cannot be used.
+    """
+    ready_lock(selection.project)
+    return _plan(selection, target or bootstrap_target())
+
+
+def _plan(selection: Selection, target: Target) -> Planned:
+    return plan_project(
+        uv=find_uv_bin(),
+        project=selection.project.root,
+        manifest=selection.project.manifest,
+        stage=selection.stage,
+        skip=selection.skip,
+        target=target,
+    )
+
+
+def image(selection: Selection, *, tag: str = "", base_image: str = "", no_cache: bool = False) -> Report | None:
+    """Build an image and verify it; only a verified image gets the tag.
+
+    Args:
+        selection: what it holds.
+        tag: its tag; the project's when empty.
+        base_image: what it is built on; the project's when empty.
+        no_cache: run every build step again.
+
+    Returns:
+        The verification's report; None in a dry run.
+
+    Raises:
+        GreenroomError: of every kind; each has its exit code.
+    """
+    project = selection.project
+    tag = tag or project.tag
+    ready_lock(project)
+    engine = find_engine()
+    base = ensure_base_image(engine, base_image or project.base_image)
+    target = bootstrap_target() if is_dry_run() else image_target(engine, base)
+    planned = _plan(selection, target)
+    write_aside(selection.output / "plan.json", planned.plan.to_json())
+    describe(planned)
+    with unverified_tag(engine, tag) as aside:
+        request = BuildRequest(
+            project=project, plan=planned.plan, base_image=base, tag=aside, urls=planned.urls, no_cache=no_cache
+        )
+        build_image(engine, request)
+        if is_dry_run():
+            return None
+        report = _verify(engine, selection, aside)
+        write_report(report, selection.output / "verify.json")
+        refuse(report)
+    say(f"{tag} is built and verified")
+    return report
+
+
+def verify(selection: Selection, *, tag: str = "", report_file: Path | None = None) -> Report:
+    """Verify an image.
+
+    Args:
+        selection: what it must hold.
+        tag: the image; the project's tag when empty.
+        report_file: where the report goes as JSON; `build/verify.json` when None.
+
+    Returns:
+        The report. It is the caller's to `refuse` it.
+
+    Raises:
+        GreenroomError: the image cannot be read, or the expectation cannot be made.
+    """
+    ready_lock(selection.project)
+    report = _verify(find_engine(), selection, tag or selection.project.tag)
+    write_report(report, report_file or selection.output / "verify.json")
+    return report
+
+
+def _verify(engine: Engine, selection: Selection, image: str) -> Report:
+    say(f"verify {image}")
+    target = image_target(engine, image)
+    expectation = _plan(selection, target).plan
+    venv_dir = selection.project.venv_dir
+    found = inspect_image(engine, image, venv_dir)
+    return compare(expectation, found, image=image, venv_dir=venv_dir, uv_version=version("uv"))
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write a report as JSON."""
+    write_aside(path, json.dumps(report.to_json(), indent=1) + "\n")
+
+
+def refuse(report: Report) -> None:
+    """Raise when an image is not what the plan says.
+
+    Raises:
+        ImageDiffersError: it is not; the differences are counted, and listed by `greenroom.report`.
+    """
+    if report.ok:
+        return
+    raise ImageDiffersError(
+        f"{report.image} differs from the plan in {len(report.differences)} ways: "
+        + "; ".join(f"{item.venv + ': ' if item.venv else ''}{item.what}" for item in report.differences),
+        cause="it was built from another lock, manifest or skip list, or changed afterwards",
+        next_step="build it again with nox -s image, with the same --skip and --stage",
+    )
+
+
+def describe(planned: Planned) -> None:
+    """Say on stderr what is going to be built, and why not the rest."""
+    whole = planned.plan
+    size = sum(artifact.size for artifact in whole.artifacts)
+    say(
+        f"plan {whole.digest[:19]}: {len(whole.included)} venvs in {len(whole.sets)} sets, "
+        f"{len(whole.artifacts)} files, {size / 1e6:.0f} MB to fetch; stage {whole.stage}; "
+        f"skip {', '.join(whole.skip) or 'nothing'}; CPython {whole.target.python} {whole.target.machine}"
+    )
+    for actor in whole.actors:
+        if not actor.included:
+            say(f"out: {actor.fqn}: {actor.reason}")
+
+
+__all__ = ["LockError", "Selection", "describe", "image", "lock", "plan", "ready_lock", "refuse", "select", "verify"]

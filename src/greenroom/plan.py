@@ -1,0 +1,285 @@
+"""The plan: which venvs an image holds, and exactly what is in each. Pure: no file, process or clock.
+
+Everything later (build, stamps, verification) is derived from a `Plan`, and a plan is derived from
+the manifest's rows and the lock's closures only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from greenroom.errors import BuildError, UsageError
+from greenroom.lock import Artifact, Closure
+from greenroom.manifest import Row
+from greenroom.target import Target
+
+SCHEMA = 1
+NO_EXTRAS_SET = "@base"
+"""The set of actors that need a venv without extras; "@" cannot be in an extra's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedActor:
+    """An actor that gets a venv, in this image or in another.
+
+    Attributes:
+        fqn: its class's fully-qualified name.
+        stage: the image stage that can finish its venv.
+        extras: the extras it needs, in declared order.
+        environment_set: the name of its set.
+        included: whether this image holds its venv.
+        reason: why, in a few words.
+    """
+
+    fqn: str
+    stage: str
+    extras: tuple[str, ...]
+    environment_set: str
+    included: bool
+    reason: str
+
+    @property
+    def class_name(self) -> str:
+        """The last part of its fully-qualified name."""
+        return self.fqn.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentSet:
+    """Actors with equal extras share one directory of installed distributions.
+
+    Attributes:
+        name: its extras, sorted and joined by "+"; stable when the lock changes.
+        extras: sorted.
+        files: filenames of the artifacts installed into it, sorted.
+    """
+
+    name: str
+    extras: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an image holds.
+
+    Attributes:
+        schema: version of this form.
+        stage: the stage asked for, or "all".
+        skip: extras left out, sorted.
+        target: the image's interpreter and platform.
+        project: (name, version) of the project when it is installed into every set, else None.
+        actors: every actor with a venv, sorted by name, left-out ones included.
+        sets: the environment sets of the included actors, sorted by name.
+        artifacts: every file that some set needs, sorted by filename.
+    """
+
+    schema: int
+    stage: str
+    skip: tuple[str, ...]
+    target: Target
+    project: tuple[str, str] | None
+    actors: tuple[PlannedActor, ...]
+    sets: tuple[EnvironmentSet, ...]
+    artifacts: tuple[Artifact, ...]
+
+    @property
+    def included(self) -> tuple[PlannedActor, ...]:
+        """The actors whose venvs the image holds."""
+        return tuple(actor for actor in self.actors if actor.included)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hash of the plan's content; it depends on nothing else."""
+        return digest(dataclasses.asdict(self))
+
+    def set_of(self, name: str) -> EnvironmentSet:
+        """Return the environment set of a name; KeyError when there is none."""
+        for environment_set in self.sets:
+            if environment_set.name == name:
+                return environment_set
+        raise KeyError(name)
+
+    def closure(self, name: str) -> dict[str, str]:
+        """Return the distributions of a set: name → version, the project itself included."""
+        files = set(self.set_of(name).files)
+        versions = {artifact.name: artifact.version for artifact in self.artifacts if artifact.filename in files}
+        if self.project:
+            versions[self.project[0]] = self.project[1]
+        return dict(sorted(versions.items()))
+
+    def to_json(self) -> str:
+        """Return the plan with its digest as JSON."""
+        return json.dumps({**dataclasses.asdict(self), "digest": self.digest}, indent=1, sort_keys=True) + "\n"
+
+
+def digest(value: object) -> str:
+    """Return `sha256:` and the hash of a JSON value in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def set_name(extras: Sequence[str]) -> str:
+    """Return the name of the environment set of some extras."""
+    return "+".join(sorted(set(extras))) or NO_EXTRAS_SET
+
+
+def make_plan(
+    *,
+    rows: Iterable[Row],
+    selected: Iterable[Row],
+    closures: Mapping[str, Closure],
+    target: Target,
+    stage: str,
+    skip: Sequence[str],
+) -> Plan:
+    """Make a plan.
+
+    Args:
+        rows: every row of the manifest.
+        selected: the rows that it lists for this stage and skip list.
+        closures: set name → closure, for the selected rows' sets.
+        target: the image's interpreter and platform.
+        stage: the stage asked for, or "all".
+        skip: extras left out, normalised.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: two sets disagree about the project's version, or a set's name has no closure.
+    """
+    kept = {row.fqn for row in selected}
+    actors = tuple(
+        PlannedActor(
+            fqn=row.fqn,
+            stage=row.stage,
+            extras=row.extras,
+            environment_set=set_name(row.extras),
+            included=row.fqn in kept,
+            reason=_reason(row, included=row.fqn in kept, stage=stage, skip=skip),
+        )
+        for row in sorted(rows, key=lambda row: row.fqn)
+    )
+    sets: dict[str, EnvironmentSet] = {}
+    artifacts: dict[str, Artifact] = {}
+    projects: set[tuple[str, str] | None] = set()
+    for actor in actors:
+        name = actor.environment_set
+        if not actor.included or name in sets:
+            continue
+        closure = closures[name]
+        projects.add(closure.project)
+        artifacts.update((artifact.filename, artifact) for artifact in closure.artifacts)
+        sets[name] = EnvironmentSet(
+            name=name,
+            extras=tuple(sorted(set(actor.extras))),
+            files=tuple(artifact.filename for artifact in closure.artifacts),
+        )
+    if len(projects) > 1:
+        raise UsageError(f"the lock gives the project several versions: {sorted(map(str, projects))}")
+    return Plan(
+        schema=SCHEMA,
+        stage=stage,
+        skip=tuple(skip),
+        target=target,
+        project=next(iter(projects), None),
+        actors=actors,
+        sets=tuple(sets[name] for name in sorted(sets)),
+        artifacts=tuple(artifacts[filename] for filename in sorted(artifacts)),
+    )
+
+
+def _reason(row: Row, *, included: bool, stage: str, skip: Sequence[str]) -> str:
+    if included:
+        return f"needs {' + '.join(row.extras)}" if row.extras else "needs a venv without extras"
+    if skipped := [extra for extra in row.extras if extra in skip]:
+        return f"skips {', '.join(skipped)}"
+    if stage not in {"all", row.stage}:
+        return f"stage {row.stage}, not {stage}"
+    return "the manifest leaves it out"
+
+
+def plan_from_json(text: str) -> Plan:
+    """Read a plan back from `Plan.to_json`.
+
+    Raises:
+        ValueError: it is of another schema, or its digest is not that of its content.
+    """
+    data: dict[str, Any] = json.loads(text)
+    recorded = data.pop("digest")
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"a plan of schema {data['schema']}; this greenroom reads schema {SCHEMA}")
+    plan = Plan(
+        schema=data["schema"],
+        stage=data["stage"],
+        skip=tuple(data["skip"]),
+        target=Target(**data["target"]),
+        project=tuple(data["project"]) if data["project"] else None,
+        actors=tuple(PlannedActor(**{**actor, "extras": tuple(actor["extras"])}) for actor in data["actors"]),
+        sets=tuple(
+            EnvironmentSet(name=item["name"], extras=tuple(item["extras"]), files=tuple(item["files"]))
+            for item in data["sets"]
+        ),
+        artifacts=tuple(Artifact(**artifact) for artifact in data["artifacts"]),
+    )
+    if plan.digest != recorded:
+        raise ValueError("the plan's digest is not that of its content: the file was edited")
+    return plan
+
+
+def check_wrapper_names(plan: Plan) -> None:
+    """Check that no two actors of the image want the same `python-<ClassName>` wrapper.
+
+    Raises:
+        BuildError: two do; both are named.
+    """
+    owner: dict[str, str] = {}
+    for actor in plan.included:
+        first = owner.setdefault(actor.class_name, actor.fqn)
+        if first != actor.fqn:
+            raise BuildError(
+                f"{first} and {actor.fqn} both want the wrapper python-{actor.class_name}",
+                cause="two actor classes of the same name",
+                next_step="rename one class, or build them into two images with --stage or --skip",
+            )
+
+
+def expected_stamp(plan: Plan, name: str, *, uv_version: str) -> dict[str, object]:
+    """Return the stamp that the finished venv of a set carries: its key, complete.
+
+    Args:
+        plan: the plan.
+        name: the set.
+        uv_version: of the uv that installed it.
+
+    Returns:
+        A JSON value. Its `closure` gives each distribution's version and its file's hash.
+    """
+    environment_set = plan.set_of(name)
+    files = set(environment_set.files)
+    closure = {
+        artifact.name: f"{artifact.version} sha256:{artifact.sha256}"
+        for artifact in plan.artifacts
+        if artifact.filename in files
+    }
+    if plan.project:
+        closure[canonicalize_name(plan.project[0])] = plan.project[1]
+    return {
+        "schema": SCHEMA,
+        "set": environment_set.name,
+        "extras": list(environment_set.extras),
+        "closure": closure,
+        "closure_digest": digest(closure),
+        "python": plan.target.python,
+        "platform": f"linux {plan.target.machine} glibc {plan.target.glibc}",
+        "uv": uv_version,
+        "complete": True,
+    }

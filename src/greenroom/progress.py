@@ -1,0 +1,154 @@
+"""Showing a build while it runs: a live line on a terminal, plain lines elsewhere.
+
+buildx reports with `--progress=rawjson`: a stream of JSON objects, not one per line, with the steps
+("vertexes") that start, end or fail and what they print ("logs", base64). The build's own scripts print
+lines such as `greenroom: venv 3 of 20: …`, which carry the counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+_BYTES = re.compile(r"(?P<done>\d+) of (?P<total>\d+) bytes")
+KEPT_LINES = 20
+"""Lines of a failed step that its error shows."""
+
+
+@dataclass
+class Step:
+    """A step of the build.
+
+    Attributes:
+        name: as the Dockerfile has it.
+        lines: what it printed last.
+        error: why it failed; "" when it did not.
+        cached: whether it was not run because nothing that it depends on changed.
+        seconds: how long it ran; 0 until it ends.
+    """
+
+    name: str
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    error: str = ""
+    cached: bool = False
+    seconds: float = 0.0
+
+
+class BuildProgress:
+    """Collects buildx's report and shows it.
+
+    Args:
+        stream: a console on stderr; one that follows NO_COLOR and the terminal by default.
+    """
+
+    def __init__(self, stream: Console | None = None) -> None:
+        self.steps: dict[str, Step] = {}
+        self.console = stream or Console(stderr=True, highlight=False)
+        self._decoder = json.JSONDecoder()
+        self._buffer = ""
+        self._partial: dict[str, str] = {}
+        self._status: Status | None = None
+        self._started = time.monotonic()
+        self._other: deque[str] = deque(maxlen=KEPT_LINES)
+
+    def __enter__(self) -> BuildProgress:
+        if self.console.is_terminal:
+            self._status = self.console.status("build starts")
+            self._status.start()
+        elif os.environ.get("GITHUB_ACTIONS"):
+            print("::group::image build", file=sys.stderr)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+        elif os.environ.get("GITHUB_ACTIONS"):
+            print("::endgroup::", file=sys.stderr)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take a chunk of buildx's stderr."""
+        self._buffer += chunk.decode(errors="replace")
+        while True:
+            self._buffer = self._buffer.lstrip()
+            if not self._buffer:
+                return
+            if not self._buffer.startswith("{"):
+                line, newline, rest = self._buffer.partition("\n")
+                if not newline:
+                    return
+                self._other.append(line)
+                self._buffer = rest
+                continue
+            try:
+                message, end = self._decoder.raw_decode(self._buffer)
+            except json.JSONDecodeError:
+                return
+            self._buffer = self._buffer[end:]
+            self._take(message)
+
+    def failure(self) -> str:
+        """Return the failed step and its last lines, or what else buildx said."""
+        for step in self.steps.values():
+            if step.error:
+                lines = [line for line in step.lines if line.strip()]
+                own = [line for line in lines if line.startswith("greenroom: ")]
+                said = own[-1].removeprefix("greenroom: ") if own else " / ".join(lines[-10:]) or step.error
+                return f"step {step.name!r}: {said}"
+        return " / ".join([*self._other, self._buffer.strip()]).strip(" /")
+
+    @property
+    def cached_steps(self) -> int:
+        """How many steps did not have to run."""
+        return sum(step.cached for step in self.steps.values())
+
+    def _take(self, message: dict[str, Any]) -> None:
+        for vertex in message.get("vertexes") or []:
+            step = self.steps.setdefault(vertex["digest"], Step(name=vertex.get("name", "")))
+            if vertex.get("cached"):
+                step.cached = True
+            if vertex.get("error"):
+                step.error = vertex["error"]
+            if vertex.get("completed"):
+                self._show(f"done: {step.name}", quiet=step.name.startswith("[internal]"))
+            elif vertex.get("started"):
+                self._show(f"step: {step.name}", quiet=True)
+        for log in message.get("logs") or []:
+            self._log(self.steps.setdefault(log["vertex"], Step(name="")), log["vertex"], base64.b64decode(log["data"]))
+        for status in message.get("statuses") or []:
+            if status.get("total"):
+                self._live(f"{status.get('id', '')}: {status.get('current', 0)} of {status['total']} bytes")
+
+    def _log(self, step: Step, vertex: str, data: bytes) -> None:
+        text = self._partial.get(vertex, "") + data.decode(errors="replace")
+        *lines, self._partial[vertex] = text.split("\n")
+        for line in lines:
+            step.lines.append(line.rstrip())
+            if line.startswith("greenroom: "):
+                self._show(line.removeprefix("greenroom: "), quiet=line.startswith("greenroom: fetched"))
+
+    def _show(self, text: str, *, quiet: bool) -> None:
+        """Show a line: live on a terminal; plain elsewhere unless it is one of very many."""
+        if self._status:
+            self._live(text)
+        elif not quiet:
+            self.console.print(f"greenroom: {time.monotonic() - self._started:6.1f} s  {text}", markup=False, soft_wrap=True)
+
+    def _live(self, text: str) -> None:
+        if self._status is None:
+            return
+        if match := _BYTES.search(text):
+            done, total = int(match["done"]), int(match["total"])
+            elapsed = time.monotonic() - self._started
+            left = elapsed * (total - done) / done if done else 0
+            text = f"{text[: match.start()]}{done / 1e6:.0f} of {total / 1e6:.0f} MB, about {left:.0f} s left"
+        self._status.update(text[: max(20, self.console.width - 4)])
