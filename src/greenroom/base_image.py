@@ -2,17 +2,20 @@
 
 - `bootstrap:<suite>` is made once by mmdebstrap from the mirror that the host's apt uses, and reused as long as
   its recipe (packages, options, suite) is the same. The same packages give the same bytes.
-- It is imported under a name of its own and tagged last: a tag never stands for a half import.
+- It is loaded under a name of its own and tagged last: a tag never stands for a half-loaded image.
 - Nothing of the host is baked: no name resolution, no certificate, no machine id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
+import io
 import json
 import os
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -44,20 +47,22 @@ PATHS = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
 )
-# What installing leaves behind that says when or where it ran. mmdebstrap itself removes apt's lists and cache.
+# What installing leaves behind: lists, caches, and what says when or where it ran. apt's source stays, without a
+# password that the host's may hold.
 CLEAN = (
-    'rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/systemd "$1"/tmp/* "$1"/run/*',
+    'rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/systemd "$1"/var/lib/apt/lists/* "$1"/tmp/* "$1"/run/*',
     'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id "$1"/etc/hostname "$1"/etc/resolv.conf',
     'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-',
     'rm -f "$1"/var/lib/dpkg/*-old "$1"/var/lib/apt/extended_states',
-    'mkdir -p "$1"/var/cache/apt/archives/partial "$1"/var/log/apt',
+    'mkdir -p "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial "$1"/var/log/apt',
+    r'sed -i -e "s#://[^/@ ]*@#://#" -e "/^$/d" "$1"/etc/apt/sources.list',
 )
 # When Debian 13 was released. Every file is dated then or earlier (reproducible-builds.org, SOURCE_DATE_EPOCH).
 EPOCH = 1754697600
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 BOOTSTRAP_TIMEOUT = 900.0
-IMPORT_TIMEOUT = 300.0
+LOAD_TIMEOUT = 300.0
 PULL_TIMEOUT = 120.0
 LOCK_TIMEOUT = 1200.0
 
@@ -127,6 +132,8 @@ def _argv(tar: Path, suite: str, sources: tuple[str, ...]) -> list[str]:
         "--format=tar",
         # Essential packages and apt: a stage that compiles needs a way to get its compiler.
         "--variant=apt",
+        # Engines bring their own /dev.
+        "--skip=output/dev",
         f"--include={','.join(INCLUDE)}",
         *(f"--dpkgopt={path}" for path in PATHS),
         '--aptopt=Acquire::Retries "3"',
@@ -159,8 +166,8 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
         say(f"bootstrapping the base image {tag} from packages (about a minute, once)")
         build_tar(tool, tar, suite, sources)
         size = tar.stat().st_size if tar.exists() else 0
-        say(f"importing {tag} ({size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
-        _import(engine, tar, tag, key)
+        say(f"loading {tag} ({size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
+        _load(engine, tar, suite, tag, key)
     say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
 
 
@@ -191,24 +198,64 @@ def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> No
         ) from error
 
 
-def _import(engine: Engine, tar: Path, tag: str, key: str) -> None:
-    changes = [
-        f"ENV PATH={PATH}",
-        "ENV LANG=C.UTF-8",
-        'CMD ["/bin/bash"]',
-        f"LABEL {RECIPE_LABEL}={key}",
-    ]
-    flags = [flag for change in changes for flag in ("--change", change)]
+def image_config(suite: str, key: str, layer_digest: str, architecture: str) -> bytes:
+    """Return the configuration of a bootstrapped image (OCI image specification, config.md).
+
+    `docker import` would record the present time, so that the same tar gave another image each time.
+
+    Args:
+        suite: the suite's code name.
+        key: its recipe key.
+        layer_digest: SHA-256 of the tar, in hexadecimal.
+        architecture: the image's architecture.
+    """
+    created = datetime.datetime.fromtimestamp(EPOCH, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "created": created,
+        "config": {
+            "Env": [f"PATH={PATH}", "LANG=C.UTF-8"],
+            "Cmd": ["/bin/bash"],
+            "Labels": {RECIPE_LABEL: key},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
+        "history": [{"created": created, "created_by": f"mmdebstrap {suite}"}],
+    }
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def _load(engine: Engine, root: Path, suite: str, tag: str, key: str) -> None:
+    """Load the root's tar as an image with one layer, under a name of its own, then give it its tag."""
+    aside = f"{tag}-{key}-aside"
+    archive = root.with_name("image.tar")
+    if not is_dry_run():
+        _write_archive(archive, root, suite, aside, key)
     try:
-        told = engine.cli("import", *flags, tar, changes=True, timeout=IMPORT_TIMEOUT)
-        image = told.stdout.strip() or "<image>"
-        engine.cli("tag", image, tag, changes=True, timeout=60)
+        engine.cli("load", "--quiet", "--input", archive, changes=True, timeout=LOAD_TIMEOUT)
+        engine.cli("tag", aside, tag, changes=True, timeout=60)
+        engine.cli("image", "rm", aside, changes=True, timeout=60)
     except ProcessError as error:
         raise BaseImageError(
-            f"the engine cannot import {tag}: {error.completed.last_lines(1) or error.reason}",
+            f"the engine cannot load {tag}: {error.completed.last_lines(1) or error.reason}",
             cause="its disk is full",
             next_step="docker system df",
         ) from error
+
+
+def _write_archive(archive: Path, root: Path, suite: str, name: str, key: str) -> None:
+    """Write what `docker load` reads: a layer, a configuration and a manifest that names both."""
+    with root.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    architecture = run(["dpkg", "--print-architecture"], timeout=30).stdout.strip()
+    config = image_config(suite, key, digest, architecture)
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with tarfile.open(archive, "w") as tar:
+        for member, data in (("config.json", config), ("manifest.json", manifest)):
+            info = tarfile.TarInfo(member)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        tar.add(root, "layer.tar")
 
 
 @contextlib.contextmanager
