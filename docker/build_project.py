@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 from fetch_wheels import build_wheel
-
 from greenroom.errors import GreenroomError
 from greenroom.plan import plan_from_json
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
-from network import index_environment, requests_session
 
 from greenroom.errors import BuildError, GreenroomError
 from greenroom.lock import Artifact
 from greenroom.plan import Plan, plan_from_json
 from greenroom.process import ProcessError, run
 from greenroom.slots import assign
+from network import index_environment, requests_session
 
 CONNECTIONS = 8
 """Files in flight at once; more gave nothing on two cores."""
@@ -64,7 +64,9 @@ def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) 
         try:
             return _download(session, artifact, url, target)
         except (requests.RequestException, OSError) as error:
-            print(f"greenroom: {artifact.filename} from {host}: attempt {attempt + 1} of {ATTEMPTS}: {error}", flush=True)
+            print(
+                f"greenroom: {artifact.filename} from {host}: attempt {attempt + 1} of {ATTEMPTS}: {error}", flush=True
+            )
             last = error
     raise BuildError(
         f"{artifact.filename} cannot be fetched from {host}: {last}",
@@ -134,7 +136,18 @@ def build_wheel(source: Path, out: Path, *, name: str) -> None:
     """
     uv = str(Path(sys.executable).with_name("uv"))
     env = {**index_environment(os.environ), "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
-    command = [uv, "build", "--wheel", "--quiet", "--no-create-gitignore", "--python", sys.executable, "--out-dir", out, source]
+    command: list[str | Path] = [
+        uv,
+        "build",
+        "--wheel",
+        "--quiet",
+        "--no-create-gitignore",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        out,
+        source,
+    ]
     try:
         run(command, cwd=out, env=env, timeout=BUILD_TIMEOUT)
     except ProcessError as error:
@@ -159,7 +172,12 @@ def fill_slots(plan: Plan, files: Mapping[str, Path], out: Path) -> None:
             wheel = files[artifact.filename]
             shutil.copyfile(wheel, slot / wheel.name)
             entries.append(
-                {"name": artifact.name, "version": artifact.version, "wheel": wheel.name, "sets": users[artifact.filename]}
+                {
+                    "name": artifact.name,
+                    "version": artifact.version,
+                    "wheel": wheel.name,
+                    "sets": users[artifact.filename],
+                }
             )
         (slot / "slot.json").write_text(json.dumps(entries, indent=1, sort_keys=True))
 

@@ -67,7 +67,8 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
         check_closure(directory, json.loads(stamp_text)["closure"], name)
         (directory / STAMP).write_text(stamp_text)
         settle(directory / STAMP)
-        for path in touched | {parent for path in touched for parent in path.parents if directory in parent.parents}:
+        parents = {parent for path in touched for parent in path.parents if directory in parent.parents}
+        for path in touched | parents:
             settle(path)
     remove_scratch(venv_dir)
     for number, actor in enumerate(actors, 1):

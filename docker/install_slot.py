@@ -36,7 +36,9 @@ def uv(*args: str, cache: Path) -> None:
         "UV_PYTHON_DOWNLOADS": "never",
     }
     program = str(Path(__file__).with_name("uv"))
-    done = subprocess.run([program, *args], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UV_TIMEOUT)
+    done = subprocess.run(
+        [program, *args], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UV_TIMEOUT
+    )
     if done.returncode != 0:
         fail(f"uv {args[0]} failed ({done.returncode}): {done.stderr.strip()}")
 
@@ -74,9 +76,28 @@ def install(entries: list[dict[str, Any]], slot: Path, venv_dir: Path, label: st
     touched: set[Path] = set()
     for number, group in enumerate(rounds(entries)):
         venv = scratch / f"venv{number}"
-        uv("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(venv), cache=scratch / "cache")
+        uv(
+            "venv",
+            "--quiet",
+            "--relocatable",
+            "--no-project",
+            "--python",
+            sys.executable,
+            str(venv),
+            cache=scratch / "cache",
+        )
         wheels = [str(slot / entry["wheel"]) for entry in group]
-        uv("pip", "install", "--quiet", "--no-deps", "--no-index", "--python", str(venv), *wheels, cache=scratch / "cache")
+        uv(
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--python",
+            str(venv),
+            *wheels,
+            cache=scratch / "cache",
+        )
         (site_packages,) = venv.glob("lib/python3.*/site-packages")
         dist_infos = dist_info_of(site_packages)
         for entry in group:

@@ -49,7 +49,9 @@ def main() -> int:
     for environment_set in plan.sets:
         stamp = expected_stamp(plan, environment_set.name, uv_version=version("uv"))
         write_aside(args.out / "stamps" / f"{environment_set.name}.json", json.dumps(stamp, indent=1, sort_keys=True))
-    print(f"greenroom: plan {plan.digest}: {len(plan.included)} venvs, {len(plan.sets)} sets, {len(plan.artifacts)} files")
+    print(
+        f"greenroom: plan {plan.digest}: {len(plan.included)} venvs, {len(plan.sets)} sets, {len(plan.artifacts)} files"
+    )
     return 0
 
 

@@ -21,13 +21,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from greenroom import debian
 from greenroom.console import say
 from greenroom.engine import Engine
+from greenroom.engine_state import layout
 from greenroom.errors import BaseImageError, UsageError
-from greenroom.files import cache_dir
+from greenroom.locks import held
 from greenroom.process import ProcessError, is_dry_run, run
 
 DEFAULT_BASE_IMAGE = "bootstrap:trixie"
@@ -64,7 +63,6 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BOOTSTRAP_TIMEOUT = 900.0
 LOAD_TIMEOUT = 300.0
 PULL_TIMEOUT = 120.0
-LOCK_TIMEOUT = 1200.0
 
 
 def ensure_base_image(engine: Engine, reference: str) -> str:
@@ -92,7 +90,7 @@ def ensure_base_image(engine: Engine, reference: str) -> str:
     tag, key = f"{REPOSITORY}:{suite}", recipe_key(suite)
     if _label(engine, tag) == key:
         return tag
-    with _lock():
+    with held(layout().directory / "bootstrap.lock", BaseImageError):
         # Another command may have made it while this one waited.
         if _label(engine, tag) != key:
             _bootstrap(engine, suite, tag, key)
@@ -106,7 +104,7 @@ def recipe_key(suite: str) -> str:
 
 
 def _pulled(engine: Engine, reference: str) -> str:
-    if engine.cli("image", "inspect", reference, check=False, timeout=30).returncode == 0:
+    if _inspect(engine, reference, "{{.Id}}"):
         return reference
     say(f"pulling the base image {reference}")
     try:
@@ -121,9 +119,21 @@ def _pulled(engine: Engine, reference: str) -> str:
     return reference
 
 
-def _label(engine: Engine, tag: str) -> str:
-    template = f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}'
-    return engine.cli("image", "inspect", "--format", template, tag, check=False, timeout=30).stdout.strip()
+def _inspect(engine: Engine, reference: str, template: str) -> str | None:
+    """Return what the engine tells of an image, or None when it does not have it."""
+    try:
+        told = engine.cli("image", "inspect", "--format", template, reference, check=False, timeout=60)
+    except ProcessError as error:
+        raise BaseImageError(
+            f"the engine does not tell whether it has {reference}: {error.reason}",
+            cause="it is stopped or overloaded",
+            next_step="greenroom engine status",
+        ) from error
+    return told.stdout.strip() if told.returncode == 0 else None
+
+
+def _label(engine: Engine, tag: str) -> str | None:
+    return _inspect(engine, tag, f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}')
 
 
 def _argv(tar: Path, suite: str, sources: tuple[str, ...]) -> list[str]:
@@ -152,7 +162,7 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
             cause=reason,
             next_step="--base-image with an image that is here or can be pulled",
         )
-    directory = cache_dir().absolute() / "engine"
+    directory = layout().directory
     try:
         tool = debian.ensure_unpacked(directory, "bootstrap", {suite: ("mmdebstrap",)}) / "usr/bin/mmdebstrap"
         sources = debian.host_source_lines(suite)
@@ -266,22 +276,3 @@ def _scratch(directory: Path) -> Iterator[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix="bootstrap-") as scratch:
         yield Path(scratch)
-
-
-@contextlib.contextmanager
-def _lock() -> Iterator[None]:
-    if is_dry_run():
-        yield
-        return
-    directory = cache_dir().absolute() / "engine"
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(directory / "bootstrap.lock")
-    try:
-        with lock.acquire(timeout=LOCK_TIMEOUT):
-            yield
-    except Timeout as error:
-        raise BaseImageError(
-            f"{lock.lock_file} is still held after {LOCK_TIMEOUT:.0f} s",
-            cause="another greenroom bootstraps and hangs",
-            next_step="end it and try again",
-        ) from error

@@ -69,7 +69,9 @@ def parse(text: str) -> Listing:
             continue
         dist, _, what = line.partition(" ")
         if section is None or not what:
-            raise LockError(f"the reviewed closures hold a malformed line: {line!r}", next_step="nox -s lock -- --accept")
+            raise LockError(
+                f"the reviewed closures hold a malformed line: {line!r}", next_step="nox -s lock -- --accept"
+            )
         section[dist] = what
     return listing
 

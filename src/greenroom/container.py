@@ -103,4 +103,3 @@ def _leftovers_behind(engine: Engine, image: str, directories: Iterable[str]) ->
     finally:
         container.remove(force=True)
     return found
-

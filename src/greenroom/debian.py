@@ -21,6 +21,7 @@ from pathlib import Path
 
 from greenroom.console import say
 from greenroom.files import write_aside
+from greenroom.locks import held
 from greenroom.process import Completed, ProcessError, is_dry_run, run
 
 SUPPORTED_HOSTS = ("bookworm", "trixie")
@@ -47,7 +48,7 @@ class PackagesError(Exception):
         next_step: what helps.
     """
 
-    def __init__(self, what: str, *, cause: str, next_step: str) -> None:
+    def __init__(self, what: str, *, cause: str = "", next_step: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.cause = cause
@@ -134,10 +135,13 @@ def host_source_lines(suite: str) -> tuple[str, ...]:
     """
     host = host_codename()
     if host is None:
-        raise PackagesError("no Debian mirror is known", cause="this host is not Debian 12 or 13", next_step="")
+        raise PackagesError("no Debian mirror is known", cause="this host is not Debian 12 or 13")
     # Without --no-release-info apt lists only what `apt-get update` has fetched already.
     argv = ["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
-    targets = run([*argv, "Created-By: Packages"], timeout=30).stdout
+    try:
+        targets = run([*argv, "Created-By: Packages"], timeout=30).stdout
+    except ProcessError as error:
+        raise PackagesError("the host's apt does not tell its mirror", cause=error.completed.last_lines(1)) from error
     lines = source_lines(targets, host=host, suite=suite, signed_by=keyring())
     if not lines:
         raise PackagesError(
@@ -261,7 +265,7 @@ def ensure_unpacked(directory: Path, name: str, wanted: Mapping[str, Sequence[st
     """Make sure that packages are unpacked, once, below a directory; nothing is fetched when they are.
 
     Args:
-        directory: where the private apt and the unpacked packages live. The caller holds a lock on it.
+        directory: where the private apt and the unpacked packages live.
         name: what these packages are for.
         wanted: package names by suite.
 
@@ -271,6 +275,11 @@ def ensure_unpacked(directory: Path, name: str, wanted: Mapping[str, Sequence[st
     Raises:
         PackagesError: they cannot be had.
     """
+    with held(directory / "packages.lock", PackagesError):
+        return _ensure_unpacked(directory, name, wanted)
+
+
+def _ensure_unpacked(directory: Path, name: str, wanted: Mapping[str, Sequence[str]]) -> Path:
     request = json.dumps(wanted, sort_keys=True)
     if (found := unpacked(directory, name, request)) and is_complete(found):
         return found
@@ -321,7 +330,14 @@ def _unpack(target: Path, wanted: Mapping[str, Sequence[str]], apts: Mapping[str
         for suite, packages in wanted.items():
             apts[suite].download(packages, debs)
         for deb in sorted(debs.glob("*.deb")):
-            run(["dpkg", "-x", deb, root], changes=True, timeout=120)
+            try:
+                run(["dpkg", "-x", deb, root], changes=True, timeout=120)
+            except ProcessError as error:
+                raise PackagesError(
+                    f"{deb.name} cannot be unpacked: {error.completed.last_lines(1)}",
+                    cause="the disk is full",
+                    next_step=f"df {target.parent}",
+                ) from error
         files = {
             str(path.relative_to(root)): path.lstat().st_size
             for path in sorted(root.rglob("*"))

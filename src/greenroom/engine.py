@@ -1,6 +1,6 @@
 """The container engine: one that answers, else a private one.
 
-- `DOCKER_HOST` is an explicit choice: it answers, or that is an error. Nothing else is tried.
+- `DOCKER_HOST` or `DOCKER_CONTEXT` is an explicit choice: it answers, or that is an error. Nothing else is tried.
 - Else the docker command line's current context is tried, then the private engine (see `private_engine`).
 - An engine is usable when it answers within seconds and its command line has buildx.
 """
@@ -118,18 +118,19 @@ def find_engine(*, start: bool = True) -> Engine:
     found = _existing_engine()
     if isinstance(found, Engine):
         return found
-    if os.environ.get("DOCKER_HOST"):
-        raise EngineError(
-            f"DOCKER_HOST={os.environ['DOCKER_HOST']} is not usable",
-            cause=found,
-            next_step="start that engine, install docker-buildx, or unset DOCKER_HOST",
-        )
+    for variable in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        if chosen := os.environ.get(variable):
+            raise EngineError(
+                f"{variable}={chosen} cannot be used",
+                cause=found,
+                next_step=f"start that engine, install docker-buildx, or unset {variable}",
+            )
     if running := private_engine.running():
         return _private(*running)
     reason = private_engine.unusable()
     if not start or reason:
         raise EngineError(
-            "no container engine answers",
+            "no container engine can be used",
             cause=f"{found}; a private engine is not running" + (f" and cannot be started: {reason}" if reason else ""),
             next_step=INSTALL if reason else "greenroom engine start",
         )
@@ -146,7 +147,14 @@ def start_engine() -> Engine:
     Raises:
         EngineError: it cannot be started.
     """
-    place, programs = private_engine.start()
+    try:
+        place, programs = private_engine.start()
+    except OSError as error:
+        raise EngineError(
+            f"the private engine cannot be set up: {error}",
+            cause="the disk is full or the cache directory is not writable",
+            next_step="set GREENROOM_CACHE_DIR to a directory with some gigabytes of room",
+        ) from error
     return _private(place, programs, answers=not is_dry_run() or private_engine.running() is not None)
 
 
@@ -205,12 +213,13 @@ def _existing_engine() -> Engine | str:
     environment = dict(os.environ)
     try:
         if not environment.get("DOCKER_HOST"):
-            environment.pop("DOCKER_HOST", None)
             environment |= _context(docker)
         host = environment["DOCKER_HOST"]
         run([docker, "version", "--format", "{{.Server.Version}}"], env=environment, timeout=PROBE_TIMEOUT)
     except ProcessError as error:
-        return f"{environment.get('DOCKER_HOST', 'docker')}: {error.completed.last_lines(1) or error.reason}"
+        return f"{environment.get('DOCKER_HOST', docker)}: {error.completed.last_lines(1) or error.reason}"
+    except (ValueError, LookupError, TypeError) as error:
+        return f"{docker} context inspect tells something unknown: {error!r}"
     try:
         run([docker, "buildx", "version"], env=environment, timeout=PROBE_TIMEOUT)
     except ProcessError:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from greenroom.errors import EngineError
 from greenroom.files import cache_dir
-from greenroom.process import run
+from greenroom.process import ProcessError, run
 
 DAEMONS = frozenset({"dockerd", "containerd", "containerd-shim-runc-v2", "runc"})
 STOP_TIMEOUT = 20.0
@@ -98,7 +98,8 @@ class Programs:
 
 def layout() -> Layout:
     """Return the layout of the private engine below the current cache directory."""
-    directory = cache_dir().absolute() / "engine"
+    # Resolved: the kernel tells processes' and mounts' paths without links.
+    directory = cache_dir().resolve() / "engine"
     own = directory / "run"
     # The longest socket below it is containerd's. Where the cache directory is too deep for that, a directory in
     # /run (or the temporary one) named by a hash of it serves instead.
@@ -115,7 +116,7 @@ def own_processes(place: Layout) -> dict[int, str]:
     " (deleted)" after a rebuild) and an argument names our directories.
     """
     own = (str(place.run), str(place.data_root))
-    packages = f"{place.directory.resolve()}/packages/"
+    packages = f"{place.directory}/packages/"
     found = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
@@ -138,13 +139,16 @@ def own_mounts(place: Layout, mountinfo: str | None = None) -> list[Path]:
         mountinfo: content of /proc/self/mountinfo; read when None.
     """
     text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
-    roots = [str(path.resolve()) for path in (place.run, place.data_root)]
     found = []
     for line in text.splitlines():
+        root, escaped = line.split(" ")[3:5]
         # Blanks and backslashes are written as octal escapes (proc(5)).
-        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
-        if any(point == root or point.startswith(root + "/") for root in roots):
-            found.append(Path(point))
+        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped))
+        # A whole file system on the data directory is a disk that someone gave it. dockerd's own mount there shows
+        # the directory to itself.
+        disk = point == place.data_root and root == "/"
+        if not disk and any(point.is_relative_to(own) for own in (place.run, place.data_root)):
+            found.append(point)
     return found[::-1]
 
 
@@ -155,15 +159,17 @@ def remove_left_overs(place: Layout, programs: Programs) -> None:
     _end(place, DAEMONS, grace=5)
     for _ in range(3):
         for point in own_mounts(place):
-            run(["umount", point], changes=True, check=False, timeout=30)
+            with contextlib.suppress(ProcessError):
+                run(["umount", point], changes=True, timeout=30)
         if not own_mounts(place):
             break
         time.sleep(0.5)
     # Removing a tree through a mount would delete what is mounted.
     if left := own_mounts(place):
         raise EngineError(f"{left[0]} cannot be unmounted", cause="a process uses it", next_step=f"fuser -vm {left[0]}")
-    if place.run.exists():
-        shutil.rmtree(place.run)
+    for left_over in (*_bundles(place), place.run):
+        if left_over.exists():
+            shutil.rmtree(left_over)
 
 
 def _end(place: Layout, names: Collection[str], *, grace: float) -> None:
@@ -188,7 +194,19 @@ def _end(place: Layout, names: Collection[str], *, grace: float) -> None:
 
 
 def _end_containers(place: Layout, programs: Programs) -> None:
-    """Delete the containers that a killed daemon left running."""
-    for state in place.exec_root.glob("runtime-runc/*/*/state.json"):
-        argv: list[str | Path] = [programs.find("runc"), "--root", state.parent.parent, "delete", "--force"]
-        run([*argv, state.parent.name], changes=True, check=False, timeout=30)
+    """Delete the containers and build steps that a killed daemon left running."""
+    containers: list[tuple[Path | None, str]] = [
+        (state.parent.parent, state.parent.name) for state in place.exec_root.glob("runtime-runc/*/*/state.json")
+    ]
+    # Build steps are in runc's own default directory. Their names are random, and only ours are asked for.
+    containers += [(None, bundle.name) for bundle in _bundles(place)]
+    for root, name in containers:
+        where = ["--root", str(root)] if root else []
+        # What cannot be ended keeps its mount, and that is reported.
+        with contextlib.suppress(ProcessError):
+            run([programs.find("runc"), *where, "delete", "--force", name], changes=True, timeout=30)
+
+
+def _bundles(place: Layout) -> list[Path]:
+    """Return the directories of build steps; BuildKit removes a step's when it ends."""
+    return [file.parent for file in place.data_root.glob("buildkit/executor/*/config.json")]

@@ -61,7 +61,7 @@ def read_rows(
         raise UsageError(
             f"no manifest at {manifest}",
             cause="the project keeps it elsewhere",
-            next_step="set manifest = \"path\" under [tool.greenroom] in pyproject.toml, or pass --manifest",
+            next_step='set manifest = "path" under [tool.greenroom] in pyproject.toml, or pass --manifest',
         )
     try:
         done = run([python, manifest, stage, *skip], timeout=_SCRIPT_TIMEOUT)
@@ -169,21 +169,14 @@ def actors_of_the_driver(manifest: Path) -> tuple[str, ...]:
     The command line leaves these out, so they are read from the table's literal where it is one.
     """
     for node in ast.walk(ast.parse(manifest.read_text(encoding="utf-8"))):
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-        if not (isinstance(target, ast.Name) and target.id == "ACTOR_ENVIRONMENTS"):
+        targets: list[ast.expr]
+        if isinstance(node, ast.AnnAssign):
+            targets, table = [node.target], node.value
+        elif isinstance(node, ast.Assign):
+            targets, table = node.targets, node.value
+        else:
             continue
-        table = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if isinstance(table, ast.Dict):
-            return tuple(
-                sorted(
-                    key.value
-                    for key, value in zip(table.keys, table.values, strict=True)
-                    if isinstance(key, ast.Constant)
-                    and isinstance(key.value, str)
-                    and isinstance(value, ast.Constant)
-                    and value.value is None
-                )
-            )
+        if isinstance(table, ast.Dict) and any(ast.unparse(target) == "ACTOR_ENVIRONMENTS" for target in targets):
+            pairs = zip(table.keys, table.values, strict=True)
+            return tuple(sorted(ast.literal_eval(key) for key, value in pairs if key and ast.unparse(value) == "None"))
     return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from greenroom.closures import check_closures, differences, locked_closures, par
 from greenroom.console import say
 from greenroom.container import image_target, inspect_image
 from greenroom.engine import Engine, find_engine
-from greenroom.errors import ImageDiffersError, LockError
+from greenroom.errors import ImageDiffersError
 from greenroom.files import write_aside
 from greenroom.lock import check_lock, uv_lock
 from greenroom.manifest import known_extras, normalise_skips, read_rows, skips_from_environment
@@ -50,7 +50,9 @@ class Selection:
         return self.project.root / BUILD_DIRECTORY
 
 
-def select(project: str | Path = ".", *, manifest: str | None = None, stage: str = "all", skip: Sequence[str] = ()) -> Selection:
+def select(
+    project: str | Path = ".", *, manifest: str | None = None, stage: str = "all", skip: Sequence[str] = ()
+) -> Selection:
     """Read a project's settings and check what is asked of it.
 
     Args:
@@ -145,17 +147,22 @@ def _plan(selection: Selection, target: Target) -> Planned:
     )
 
 
-def image(selection: Selection, *, tag: str = "", base_image: str = "", no_cache: bool = False) -> Report | None:
+def image(
+    selection: Selection,
+    *,
+    on_report: Callable[[Report], None],
+    tag: str = "",
+    base_image: str = "",
+    no_cache: bool = False,
+) -> None:
     """Build an image and verify it; only a verified image gets the tag.
 
     Args:
         selection: what it holds.
+        on_report: receives the verification's report before a wrong image is refused.
         tag: its tag; the project's when empty.
         base_image: what it is built on; the project's when empty.
         no_cache: run every build step again.
-
-    Returns:
-        The verification's report; None in a dry run.
 
     Raises:
         GreenroomError: of every kind; each has its exit code.
@@ -175,12 +182,12 @@ def image(selection: Selection, *, tag: str = "", base_image: str = "", no_cache
         )
         build_image(engine, request)
         if is_dry_run():
-            return None
+            return
         report = _verify(engine, selection, aside)
         write_report(report, selection.output / "verify.json")
+        on_report(report)
         refuse(report)
     say(f"{tag} is built and verified")
-    return report
 
 
 def verify(selection: Selection, *, tag: str = "", report_file: Path | None = None) -> Report:
@@ -225,9 +232,10 @@ def refuse(report: Report) -> None:
     """
     if report.ok:
         return
+    first = report.differences[0]
+    more = f" and {len(report.differences) - 1} more, listed above" if len(report.differences) > 1 else ""
     raise ImageDiffersError(
-        f"{report.image} differs from the plan in {len(report.differences)} ways: "
-        + "; ".join(f"{item.venv + ': ' if item.venv else ''}{item.what}" for item in report.differences),
+        f"{report.image} differs from the plan: {first.venv + ': ' if first.venv else ''}{first.what}{more}",
         cause="it was built from another lock, manifest or skip list, or changed afterwards",
         next_step="build it again with nox -s image, with the same --skip and --stage",
     )
@@ -245,6 +253,3 @@ def describe(planned: Planned) -> None:
     for actor in whole.actors:
         if not actor.included:
             say(f"out: {actor.fqn}: {actor.reason}")
-
-
-__all__ = ["LockError", "Selection", "describe", "image", "lock", "plan", "ready_lock", "refuse", "select", "verify"]

@@ -10,24 +10,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-
-from filelock import FileLock, Timeout
 
 from greenroom import debian
 from greenroom.console import say
 from greenroom.engine_state import Layout, Programs, layout, own_processes, remove_left_overs
 from greenroom.errors import EngineError
 from greenroom.files import write_aside
+from greenroom.locks import held
 from greenroom.process import ProcessError, is_dry_run, run
 
 SUITE = "trixie"
@@ -38,7 +36,6 @@ HOST_PACKAGES = ("runc",)
 PROGRAMS = ("dockerd", "containerd", "containerd-shim-runc-v2", "runc", "docker")
 
 READY_TIMEOUT = 60.0
-LOCK_TIMEOUT = 900.0
 
 # The daemon outlives the command that starts it, so it gets what it needs and not the command's tokens.
 DAEMON_VARIABLES = frozenset(
@@ -72,7 +69,7 @@ def start() -> tuple[Layout, Programs]:
     if not is_dry_run():
         place.directory.mkdir(parents=True, exist_ok=True)
         place.directory.chmod(0o700)
-    with _lock(place):
+    with held(place.directory / "lock", EngineError):
         programs = _programs(place)
         write_aside(place.config / "config.json", _client_configuration(programs))
         if is_dry_run():
@@ -106,7 +103,7 @@ def stop() -> bool:
     place = layout()
     if not place.directory.is_dir():
         return False
-    with _lock(place):
+    with held(place.directory / "lock", EngineError):
         processes = own_processes(place)
         if is_dry_run():
             for pid, name in processes.items():
@@ -135,39 +132,14 @@ def version(place: Layout, programs: Programs) -> str | None:
         return None
 
 
-@contextlib.contextmanager
-def _lock(place: Layout) -> Iterator[None]:
-    if is_dry_run():
-        yield
-        return
-    lock = FileLock(place.directory / "lock")
-    try:
-        lock.acquire(timeout=0.1)
-    except Timeout:
-        say("waiting for another command that starts or stops the private engine")
-        try:
-            lock.acquire(timeout=LOCK_TIMEOUT)
-        except Timeout as error:
-            raise EngineError(
-                f"{lock.lock_file} is still held after {LOCK_TIMEOUT:.0f} s",
-                cause="another greenroom hangs",
-                next_step="end it and try again",
-            ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _programs(place: Layout) -> Programs:
     wanted: dict[str, tuple[str, ...]] = {SUITE: PACKAGES}
     host = debian.host_codename() or SUITE
     wanted[host] = (*wanted.get(host, ()), *HOST_PACKAGES)
     try:
-        programs = Programs(root=debian.ensure_unpacked(place.directory, "engine", wanted))
+        return Programs(root=debian.ensure_unpacked(place.directory, "engine", wanted))
     except debian.PackagesError as error:
         raise EngineError(error.what, cause=error.cause, next_step=error.next_step) from error
-    return programs
 
 
 def _check_programs(programs: Programs) -> None:
@@ -208,6 +180,10 @@ def _daemon_argv(place: Layout, programs: Programs) -> list[str]:
 
 def _spawn(place: Layout, programs: Programs) -> None:
     _check_programs(programs)
+    for older in place.directory.glob("packages/engine-*"):
+        # No daemon runs, so none needs them.
+        if older != programs.root:
+            shutil.rmtree(older)
     place.run.mkdir(mode=0o700, exist_ok=True)
     found = place.run.lstat()
     # In a shared directory someone else may have made it first.

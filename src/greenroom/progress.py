@@ -141,7 +141,9 @@ class BuildProgress:
         if self._status:
             self._live(text)
         elif not quiet:
-            self.console.print(f"greenroom: {time.monotonic() - self._started:6.1f} s  {text}", markup=False, soft_wrap=True)
+            self.console.print(
+                f"greenroom: {time.monotonic() - self._started:6.1f} s  {text}", markup=False, soft_wrap=True
+            )
 
     def _live(self, text: str) -> None:
         if self._status is None:

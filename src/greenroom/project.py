@@ -109,7 +109,9 @@ def _find_manifest(root: Path, given: str | None) -> Path:
     if given:
         path = (root / given).resolve()
         if not path.is_file() or root not in path.parents:
-            raise UsageError(f"no manifest at {given} in {root}", next_step="correct --manifest or [tool.greenroom] manifest")
+            raise UsageError(
+                f"no manifest at {given} in {root}", next_step="correct --manifest or [tool.greenroom] manifest"
+            )
         return path
     found = sorted(root.glob("actor_environments.py")) + sorted(root.glob("src/*/actor_environments.py"))
     if len(found) != 1:

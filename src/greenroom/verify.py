@@ -106,7 +106,11 @@ def compare(plan: Plan, found: Mapping[str, Any], *, image: str, venv_dir: str, 
         venv = found["venvs"].get(fqn)
         if venv is None:
             kind = found["kinds"].get(fqn)
-            what = f"{venv_dir}/{fqn} is missing" if kind is None else f"{venv_dir}/{fqn} is not a directory or leads nowhere"
+            what = (
+                f"{venv_dir}/{fqn} is missing"
+                if kind is None
+                else f"{venv_dir}/{fqn} is not a directory or leads nowhere"
+            )
             differences.add(Difference(check="venv-set", venv=fqn, what=what))
             continue
         differences.update(_venv_differences(plan, actor, venv, venv_dir, uv_version))
@@ -114,10 +118,16 @@ def compare(plan: Plan, found: Mapping[str, Any], *, image: str, venv_dir: str, 
     for name, actor in wanted_wrappers.items():
         text = found["wrappers"].get(name)
         if text is None or f"{venv_dir}/{actor.fqn}/bin/python" not in text:
-            what = f"/usr/local/bin/{name} is missing" if text is None else f"/usr/local/bin/{name} does not run {actor.fqn}"
+            what = (
+                f"/usr/local/bin/{name} is missing"
+                if text is None
+                else f"/usr/local/bin/{name} does not run {actor.fqn}"
+            )
             differences.add(Difference(check="wrapper", venv=actor.fqn, what=what))
     for name in sorted(set(found["wrappers"]) - set(wanted_wrappers)):
-        differences.add(Difference(check="wrapper", venv="", what=f"/usr/local/bin/{name} belongs to no actor of the plan"))
+        differences.add(
+            Difference(check="wrapper", venv="", what=f"/usr/local/bin/{name} belongs to no actor of the plan")
+        )
     for link in found["bad_links"]:
         owner = _owner_of(link["path"], plan, venv_dir)
         differences.add(Difference(check="links", venv=owner, what=f"{link['path']} -> {link['to']} {link['why']}"))
@@ -142,7 +152,9 @@ def _unplanned_entries(
         result.append(Difference(check="venv-set", venv="", what=f"unexpected {noun} {venv_dir}/{name} ({why})"))
     planned = {environment_set.name for environment_set in plan.sets}
     for name in sorted(set(found["sets"]) - planned):
-        result.append(Difference(check="venv-set", venv="", what=f"unexpected {venv_dir}/{SETS}/{name} (no set of the plan)"))
+        result.append(
+            Difference(check="venv-set", venv="", what=f"unexpected {venv_dir}/{SETS}/{name} (no set of the plan)")
+        )
     for name in sorted(planned - set(found["sets"])):
         result.append(Difference(check="venv-set", venv="", what=f"{venv_dir}/{SETS}/{name} is missing"))
     return result
@@ -170,8 +182,8 @@ def _venv_differences(
         if wanted["closure"] != venv["stamp"].get("closure"):
             differs("stamp", "the stamp's closure is not the lock's")
     interpreter = venv["interpreter"]
-    if interpreter is None:
-        differs("interpreter", f"{venv_dir}/{actor.fqn}/bin/python does not run: {venv['error']}")
+    if "error" in interpreter:
+        differs("interpreter", f"{venv_dir}/{actor.fqn}/bin/python does not run: {interpreter['error']}")
         return result
     if interpreter["version"] != plan.target.python:
         differs("interpreter", f"Python is {interpreter['version']}, expected {plan.target.python}")
@@ -216,9 +228,7 @@ def _owner_of(path: str, plan: Plan, venv_dir: str) -> str:
     return owners[0] if owners else ""
 
 
-def _report(
-    plan: Plan, actors: Mapping[str, PlannedActor], differences: set[Difference], image: str
-) -> Report:
+def _report(plan: Plan, actors: Mapping[str, PlannedActor], differences: set[Difference], image: str) -> Report:
     per_venv = [check for check in CHECKS if check not in IMAGE_CHECKS]
     venvs = {fqn: dict.fromkeys(per_venv, "ok") for fqn in actors}
     for item in sorted(differences):

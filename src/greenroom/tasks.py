@@ -1,0 +1,212 @@
+"""The commands, as invoke tasks by noun: the console script `greenroom` and `invoke` both run these.
+
+Each task reads its arguments, calls one function of `greenroom.pipeline` or `greenroom.engine`, and
+prints the result. Every failure ends with its class's exit code and one line on stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import Task, task
+
+from greenroom import engine, pipeline, report
+from greenroom.errors import GreenroomError, UsageError
+from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
+from greenroom.process import dry_run
+from greenroom.project import load_project
+from greenroom.verify import Report
+
+_HELP = {
+    "project": "the directory of pyproject.toml and uv.lock",
+    "manifest": "path of the manifest in the project; else [tool.greenroom] manifest",
+    "stage": "a stage that the manifest knows, or all",
+    "skip": "an extra to leave out; may be repeated. SKIP_<EXTRA>_BUILD=1 means the same",
+    "tag": "the image's tag; else [tool.greenroom] tag, else the project's name",
+    "base-image": "bootstrap:trixie (a Debian base made from packages) or any reference",
+    "no-cache": "run every build step again",
+    "accept": "make what is locked now the reviewed closures",
+    "format": "json (a list) or github (for strategy.matrix)",
+    "variant": "only this variant",
+}
+
+
+def command(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
+    """Make a task whose failures exit with their documented code and which honours `--dry`."""
+    words = options.pop("words", [])
+    options["help"] = {word: _HELP[word] for word in words} | options.pop("help", {})
+
+    def wrap(function: Callable[..., None]) -> Task[Any]:
+        @functools.wraps(function)
+        def body(context: Context, *args: Any, **kwargs: Any) -> None:
+            try:
+                with dry_run() if context.config.run.dry else nullcontext():
+                    function(context, *args, **kwargs)
+            except GreenroomError as error:
+                if logging.getLogger("invoke").isEnabledFor(logging.DEBUG):
+                    traceback.print_exc()
+                raise Exit(f"greenroom: {error.one_line()}", error.exit_code) from error
+            except BrokenPipeError as error:
+                # The reader of our output has gone; what is left to print has nowhere to go.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise Exit(code=1) from error
+            except KeyboardInterrupt as error:
+                raise Exit("greenroom: interrupted; run the same command again to go on", 130) from error
+
+        made: Task[Any] = task(**options)(body)
+        return made
+
+    return wrap
+
+
+def _select(project: str, manifest: str, stage: str, skip: list[str] | None) -> pipeline.Selection:
+    return pipeline.select(project, manifest=manifest or None, stage=stage, skip=skip or [])
+
+
+@command(words=["project", "manifest", "stage", "skip"], iterable=["skip"], help={"json": "print the plan as JSON"})
+def plan(
+    context: Context,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+    json: bool = False,
+) -> None:
+    """Show every actor, in or out and why, its stage, environment set and closure size."""
+    selection = _select(project, manifest, stage, skip)
+    planned = pipeline.plan(selection)
+    driver_actors = actors_of_the_driver(selection.project.manifest)
+    if json:
+        report.print_json(report.plan_json(planned.plan, driver_actors))
+    else:
+        report.print_plan(planned.plan, driver_actors)
+
+
+@command(
+    words=["project", "manifest", "stage", "skip", "tag", "base-image", "no-cache"],
+    iterable=["skip"],
+    optional=["json"],
+    help={"json": "print the verification's report as JSON, or write it to a file"},
+)
+def image(
+    context: Context,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+    tag: str = "",
+    base_image: str = "",
+    no_cache: bool = False,
+    json: str = "",
+) -> None:
+    """Build the image and verify it; only a verified image gets the tag."""
+    selection = _select(project, manifest, stage, skip)
+    pipeline.image(
+        selection,
+        tag=tag,
+        base_image=base_image,
+        no_cache=no_cache,
+        on_report=lambda result: _show_report(result, json),
+    )
+
+
+@command(
+    words=["project", "manifest", "stage", "skip"],
+    iterable=["skip"],
+    optional=["json"],
+    help={"image": "the image; else the project's tag", "json": "print the report as JSON, or write it to a file"},
+)
+def verify(
+    context: Context,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+    image: str = "",
+    json: str = "",
+) -> None:
+    """Check that an image holds exactly what the manifest and the lock say; exit 1 lists every difference."""
+    result = pipeline.verify(_select(project, manifest, stage, skip), tag=image)
+    _show_report(result, json)
+    pipeline.refuse(result)
+
+
+def _show_report(result: Report, json: str | bool) -> None:
+    """Print a report: `--json` alone prints JSON, `--json FILE` writes it beside the table."""
+    if json is True:
+        report.print_json(result.to_json())
+        return
+    if json:
+        pipeline.write_report(result, Path(json))
+    report.print_report(result)
+
+
+@command(words=["project", "manifest", "accept"])
+def lock(context: Context, project: str = ".", manifest: str = "", accept: bool = False) -> None:
+    """Make or update uv.lock and compare it with the reviewed closures."""
+    for line in pipeline.lock(project, manifest=manifest or None, accept=accept):
+        print(line)
+
+
+@command(words=["project", "manifest", "format", "variant"])
+def matrix(context: Context, project: str = ".", manifest: str = "", format: str = "json", variant: str = "") -> None:
+    """Print the named variants of skip lists as one line of JSON, for a CI's matrix."""
+    if format not in {"json", "github"}:
+        raise UsageError(f"unknown format {format!r}", next_step="use json or github")
+    loaded = load_project(Path(project), manifest=manifest or None)
+    known = known_extras(read_rows(loaded.manifest))
+    variants = {name: normalise_skips(skips, known) for name, skips in loaded.matrix.items()} or {"full": ()}
+    if variant and variant not in variants:
+        raise UsageError(f"unknown variant {variant!r}", next_step=f"use one of: {', '.join(variants)}")
+    report.print_matrix({variant: variants[variant]} if variant else variants, format)
+
+
+@command()
+def engine_start(context: Context) -> None:
+    """Start the private engine, or say which engine answers already."""
+    print(engine.start_engine().host)
+
+
+@command()
+def engine_stop(context: Context) -> None:
+    """Stop the private engine."""
+    print("stopped" if engine.stop_engine() else "was not running")
+
+
+@command(help={"json": "print as JSON"})
+def engine_status(context: Context, json: bool = False) -> None:
+    """Say which engine answers; exit 3 when none does."""
+    status = engine.engine_status()
+    if json:
+        report.print_json(status)
+    else:
+        for key, value in status.items():
+            print(f"{key}: {value}")
+
+
+def _collection(name: str, default: str, **tasks: Task[Any]) -> Collection:
+    collection = Collection(name)
+    for word, body in tasks.items():
+        collection.add_task(body, name=word, default=word == default)
+    return collection
+
+
+namespace = Collection(
+    _collection("image", "build", build=image, verify=verify),
+    _collection("plan", "show", show=plan),
+    _collection("lock", "update", update=lock),
+    _collection("matrix", "show", show=matrix),
+    _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status),
+)
+namespace.add_task(verify, name="verify")
