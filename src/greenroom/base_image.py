@@ -175,10 +175,11 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
         tar = scratch / "root.tar"
         say(f"bootstrapping the base image {tag} from packages (about a minute, once)")
         build_tar(tool, tar, suite, sources)
-        size = tar.stat().st_size if tar.exists() else 0
-        say(f"loading {tag} ({size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
+        if not is_dry_run():
+            say(f"loading {tag} ({tar.stat().st_size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
         _load(engine, tar, suite, tag, key)
-    say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
+    if not is_dry_run():
+        say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
 
 
 def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> None:
