@@ -259,6 +259,14 @@ def test_a_reader_that_goes_away_causes_no_traceback(alone: Path) -> None:
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+def test_a_closed_stdout_is_a_quiet_failure(alone: Path) -> None:
+    command = ["sh", "-c", 'exec "$0" -I "$1" >&-', sys.executable, alone.name]
+    result = subprocess.run(
+        command, cwd=alone.parent, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
 # --- the post-training workload
 
 
