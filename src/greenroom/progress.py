@@ -15,11 +15,14 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 
+_FREQUENT = re.compile(r"greenroom: (fetched|slot .* (into|distributions in) )")
+"""Lines of which there are hundreds; they are worth a live line, not a log."""
 _BYTES = re.compile(r"(?P<done>\d+) of (?P<total>\d+) bytes")
 KEPT_LINES = 20
 """Lines of a failed step that its error shows."""
@@ -43,6 +46,25 @@ class Step:
     cached: bool = False
     seconds: float = 0.0
 
+    @property
+    def is_of_dockerfile(self) -> bool:
+        """Whether it is an instruction of the Dockerfile, not the builder's own housekeeping."""
+        return bool(re.match(r"\[\S+ +\d+/\d+\]", self.name))
+
+
+def short_name(name: str) -> str:
+    """Return a step's name without mounts and options: its place, instruction and first words."""
+    words = [word for word in name.split() if not word.startswith("--")]
+    return " ".join(words)[:90]
+
+
+def _seconds_between(started: str | None, completed: str) -> float:
+    """Return the seconds between two of buildx's time stamps, which have nine decimals at most (RFC 3339)."""
+    if not started:
+        return 0.0
+    begin, end = (datetime.fromisoformat(re.sub(r"(\.\d{1,6})\d*", r"\1", stamp)) for stamp in (started, completed))
+    return max(0.0, (end - begin).total_seconds())
+
 
 class BuildProgress:
     """Collects buildx's report and shows it.
@@ -56,6 +78,7 @@ class BuildProgress:
         self.console = stream or Console(stderr=True, highlight=False)
         self._decoder = json.JSONDecoder()
         self._buffer = ""
+        self._ended: set[str] = set()
         self._partial: dict[str, str] = {}
         self._status: Status | None = None
         self._started = time.monotonic()
@@ -103,7 +126,7 @@ class BuildProgress:
                 lines = [line for line in step.lines if line.strip()]
                 own = [line for line in lines if line.startswith("greenroom: ")]
                 said = own[-1].removeprefix("greenroom: ") if own else " / ".join(lines[-10:]) or step.error
-                return f"step {step.name!r}: {said}"
+                return f"step {short_name(step.name)}: {said}"
         return " / ".join([*self._other, self._buffer.strip()]).strip(" /")
 
     @property
@@ -118,10 +141,13 @@ class BuildProgress:
                 step.cached = True
             if vertex.get("error"):
                 step.error = vertex["error"]
-            if vertex.get("completed"):
-                self._show(f"done: {step.name}", quiet=step.name.startswith("[internal]"))
+            if vertex.get("completed") and vertex["digest"] not in self._ended:
+                self._ended.add(vertex["digest"])
+                step.seconds = _seconds_between(vertex.get("started"), vertex["completed"])
+                state = "cached" if step.cached else f"{step.seconds:.1f} s"
+                self._show(f"{short_name(step.name)} ({state})", quiet=step.cached or not step.is_of_dockerfile)
             elif vertex.get("started"):
-                self._show(f"step: {step.name}", quiet=True)
+                self._show(f"{short_name(step.name)} runs", quiet=True)
         for log in message.get("logs") or []:
             self._log(self.steps.setdefault(log["vertex"], Step(name="")), log["vertex"], base64.b64decode(log["data"]))
         for status in message.get("statuses") or []:
@@ -134,7 +160,7 @@ class BuildProgress:
         for line in lines:
             step.lines.append(line.rstrip())
             if line.startswith("greenroom: "):
-                self._show(line.removeprefix("greenroom: "), quiet=line.startswith("greenroom: fetched"))
+                self._show(line.removeprefix("greenroom: "), quiet=bool(_FREQUENT.match(line)))
 
     def _show(self, text: str, *, quiet: bool) -> None:
         """Show a line: live on a terminal; plain elsewhere unless it is one of very many."""
