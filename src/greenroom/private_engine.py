@@ -208,10 +208,12 @@ def _spawn(place: Layout, programs: Programs) -> None:
     threading.Thread(target=daemon.wait, daemon=True).start()
     told = _wait_ready(place, programs, {daemon.pid: "dockerd"})
     if told is None:
+        alive = daemon.pid in own_processes(place)
         remove_left_overs(place, programs)
         lines = [line for line in place.log.read_text(errors="replace").splitlines() if line.strip()]
         raise EngineError(
-            f"the private engine ended or did not answer within {READY_TIMEOUT:.0f} s: {' / '.join(lines[-5:])}",
+            f"the private engine {f'does not answer within {READY_TIMEOUT:.0f} s' if alive else 'ended at once'}: "
+            f"{' / '.join(lines[-5:])}",
             cause="this machine does not let it mount, make namespaces or use cgroups",
             next_step=f"read {place.log}",
         )
