@@ -18,6 +18,7 @@ from venv_tree import SCRATCH, SETS, fail, link_file, remove_scratch, settle, se
 
 STAMP = "greenroom-stamp.json"
 BIN = Path("/usr/local/bin")
+SITE_PACKAGES = Path(f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
 UNWANTED = {".lock", ".gitignore", "CACHEDIR.TAG"}
 """What `uv venv` writes for its own housekeeping; `.lock` alone would differ between two builds."""
 
@@ -36,8 +37,7 @@ def skeleton(venv_dir: Path) -> list[tuple[Path, Path]]:
 
 def check_closure(directory: Path, closure: dict[str, str], name: str) -> None:
     """Check that a set holds exactly its closure; end the build when it does not."""
-    (site_packages,) = directory.glob("lib/python3.*/site-packages")
-    found = set(dist_info_of(site_packages))
+    found = set(dist_info_of(directory / SITE_PACKAGES))
     missing = sorted(set(closure) - found)
     unexpected = sorted(found - set(closure))
     if missing or unexpected:
@@ -59,7 +59,9 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
     for environment_set in plan["sets"]:
         name = environment_set["name"]
         directory = venv_dir / SETS / name
-        touched = {directory}
+        # A set may lock to nothing at all: no slot has made its directories then.
+        touched = {directory, directory / SITE_PACKAGES}
+        (directory / SITE_PACKAGES).mkdir(parents=True, exist_ok=True)
         for source, relative in template:
             link_file(source, directory / relative, "the venv itself")
             touched.add((directory / relative).parent)
