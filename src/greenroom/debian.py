@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -235,8 +236,10 @@ APT::Sandbox::User "root";
                 lines = error.completed.stderr.splitlines()
                 told = [line for line in lines if line.startswith("E:")] or lines[-1:]
                 say(f"apt-get {args[0]} ({self.suite}): {error.reason}, attempt {attempt} of {ATTEMPTS}")
+        # apt's words name the mirror's whole address.
+        words = re.sub(r"://[^/@\s]*@", "://", " ".join(told))
         raise PackagesError(
-            f"apt-get {args[0]} for {self.suite} failed: {' '.join(told)}",
+            f"apt-get {args[0]} for {self.suite} failed: {words}",
             cause="the mirror that the host's apt uses does not answer or lacks the suite",
             next_step="apt-get update",
         )

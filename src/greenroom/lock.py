@@ -5,9 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from packaging.pylock import Package, PackageDirectory, PackageSdist, PackageWheel, Pylock, PylockSelectError
+from packaging.tags import Tag
 
 from greenroom.errors import LockError, UsageError
 from greenroom.process import ProcessError, run
@@ -122,14 +124,17 @@ def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) 
             ) from error
         raise LockError(f"uv.lock cannot be read: {message}", next_step="uv lock --check") from error
     try:
-        pylock = Pylock.from_dict(tomllib.loads(text))
-        chosen = list(pylock.select(environment=target.marker_environment(), tags=target.tags()))  # type: ignore[arg-type]
+        head, *blocks = text.split("\n[[packages]]\n")
+        # The comments of the head name the command, which differs from set to set.
+        head = "\n".join(line for line in head.splitlines() if not line.startswith("#"))
+        chosen = [choice for block in blocks for choice in _select(head, block, target)]
     except PylockSelectError as error:
         raise LockError(
             f"extras {label} on CPython {target.python} {target.machine}: {error}",
             cause="the lock was made for other Pythons or platforms",
             next_step="check requires-python and [tool.uv] environments, or choose another --base-image",
         ) from error
+    _refuse_ambiguity(label, [package.name for package, _ in chosen])
     artifacts: list[Artifact] = []
     urls: dict[str, str] = {}
     own: tuple[str, str] | None = None
@@ -141,6 +146,31 @@ def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) 
         artifacts.append(artifact)
         urls[artifact.filename] = url
     return Closure(artifacts=tuple(sorted(artifacts)), urls=urls, project=own)
+
+
+@lru_cache(maxsize=4096)
+def _select(head: str, block: str, target: Target) -> tuple[tuple[Package, object], ...]:
+    """Return what one package entry of a pylock file gives on a target: one choice, or none by its marker.
+
+    Sets share most of their packages, and parsing is what planning costs: each entry is parsed once, not once
+    per set. Entries are independent of each other but for the ban on two of one name (`_refuse_ambiguity`).
+    """
+    pylock = Pylock.from_dict(tomllib.loads(f"{head}\n[[packages]]\n{block}"))
+    return tuple(pylock.select(environment=target.marker_environment(), tags=_tags(target)))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=8)
+def _tags(target: Target) -> tuple[Tag, ...]:
+    return tuple(target.tags())
+
+
+def _refuse_ambiguity(label: str, names: Sequence[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise LockError(
+            f"extras {label}: the lock has two versions of {', '.join(twice)} for one target",
+            cause="extras that conflict without a [tool.uv] conflicts entry",
+            next_step="uv lock --check",
+        )
 
 
 def _artifact(package: Package, source: object) -> tuple[Artifact, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -73,6 +75,12 @@ def select(
     return Selection(project=loaded, stage=stage, skip=skips)
 
 
+@lru_cache(maxsize=1)
+def uv_program() -> str:
+    """Return the path of the uv that this distribution depends on."""
+    return find_uv_bin()
+
+
 def ready_lock(project: Project) -> None:
     """See that the lock can be used as it stands.
 
@@ -81,7 +89,7 @@ def ready_lock(project: Project) -> None:
     Raises:
         LockError: it is missing, stale, or not the reviewed one.
     """
-    uv = find_uv_bin()
+    uv = uv_program()
     if project.closures is not None and not (project.root / "uv.lock").is_file():
         say("no uv.lock yet: resolving")
         uv_lock(uv, project.root)
@@ -106,7 +114,7 @@ def lock(project: str | Path = ".", *, manifest: str | None = None, accept: bool
         LockError: it does not resolve, or is not the reviewed one (and not accepted).
     """
     loaded = load_project(Path(project), manifest=manifest)
-    uv = find_uv_bin()
+    uv = uv_program()
     uv_lock(uv, loaded.root)
     if loaded.closures is None or is_dry_run():
         return []
@@ -132,13 +140,16 @@ def plan(selection: Selection, *, target: Target | None = None) -> Planned:
     Raises:
         UsageError, LockError: as `greenroom.planner.plan_project`, or the lock cannot be used.
     """
-    ready_lock(selection.project)
-    return _plan(selection, target or bootstrap_target())
+    with ThreadPoolExecutor(1) as pool:
+        # The lock is checked while it is read; what the check says comes first.
+        planned = pool.submit(_plan, selection, target or bootstrap_target())
+        ready_lock(selection.project)
+        return planned.result()
 
 
 def _plan(selection: Selection, target: Target) -> Planned:
     return plan_project(
-        uv=find_uv_bin(),
+        uv=uv_program(),
         project=selection.project.root,
         manifest=selection.project.manifest,
         stage=selection.stage,
