@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from install_slot import dist_info_of, uv
-from venv_tree import SCRATCH, SETS, fail, link_file, remove_scratch, settle, settle_parents
+from install_slot import Installed, dist_info_of, link_into, uv
+from venv_tree import SCRATCH, SETS, fail, remove_scratch, settle, settle_parents
 
 STAMP = "greenroom-stamp.json"
 BIN = Path("/usr/local/bin")
@@ -23,16 +23,16 @@ UNWANTED = {".lock", ".gitignore", "CACHEDIR.TAG"}
 """What `uv venv` writes for its own housekeeping; `.lock` alone would differ between two builds."""
 
 
-def skeleton(venv_dir: Path) -> list[tuple[Path, Path]]:
-    """Make an empty relocatable venv; return its files as (path, path relative to it)."""
+def skeleton(venv_dir: Path) -> Installed:
+    """Make an empty relocatable venv, the same for every set."""
     venv = venv_dir / SCRATCH / "venv"
     arguments = ["--quiet", "--relocatable", "--no-project", "--prompt", "ray-venv", "--python", sys.executable]
     uv("venv", *arguments, str(venv), cache=venv_dir / SCRATCH / "cache")
     files = [path for path in sorted(venv.rglob("*")) if path.is_symlink() or path.is_file()]
-    kept = [path for path in files if path.name not in UNWANTED]
-    for path in kept:
-        settle(path)
-    return [(path, path.relative_to(venv)) for path in kept]
+    names = [str(path.relative_to(venv)) for path in files if path.name not in UNWANTED]
+    for name in names:
+        settle(f"{venv}/{name}")
+    return Installed(owner="the venv itself", venv=str(venv), files=names, sets=[])
 
 
 def check_closure(directory: Path, closure: dict[str, str], name: str) -> None:
@@ -49,7 +49,7 @@ def write_wrapper(class_name: str, interpreter: Path) -> None:
     wrapper = BIN / f"python-{class_name}"
     wrapper.write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
     wrapper.chmod(0o755)
-    settle(wrapper)
+    settle(str(wrapper))
 
 
 def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
@@ -59,28 +59,21 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
     for environment_set in plan["sets"]:
         name = environment_set["name"]
         directory = venv_dir / SETS / name
-        # A set may lock to nothing at all: no slot has made its directories then.
-        touched = {directory, directory / SITE_PACKAGES}
-        (directory / SITE_PACKAGES).mkdir(parents=True, exist_ok=True)
-        for source, relative in template:
-            link_file(source, directory / relative, "the venv itself")
-            touched.add((directory / relative).parent)
+        link_into(str(directory), [template])
         stamp_text = (stamps / f"{name}.json").read_text()
         check_closure(directory, json.loads(stamp_text)["closure"], name)
         (directory / STAMP).write_text(stamp_text)
-        settle(directory / STAMP)
-        parents = {parent for path in touched for parent in path.parents if directory in parent.parents}
-        for path in touched | parents:
-            settle(path)
+        settle(f"{directory}/{STAMP}")
+        settle(str(directory))
     remove_scratch(venv_dir)
     for number, actor in enumerate(actors, 1):
         path = venv_dir / actor["fqn"]
         path.symlink_to(Path(SETS) / actor["environment_set"])
-        settle(path)
+        settle(str(path))
         write_wrapper(actor["fqn"].rsplit(".", 1)[-1], path / "bin" / "python")
         print(f"greenroom: venv {number} of {len(actors)}: {actor['fqn']} ({actor['environment_set']})", flush=True)
     if (venv_dir / SETS).is_dir():
-        settle(venv_dir / SETS)
+        settle(str(venv_dir / SETS))
     settle_parents(venv_dir)
     settle_parents(BIN)
 

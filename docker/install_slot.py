@@ -15,6 +15,8 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,65 +66,84 @@ def dist_info_of(site_packages: Path) -> dict[str, Path]:
     return found
 
 
-def recorded_files(dist_info: Path) -> list[Path]:
-    """Return the files that a distribution's RECORD names, RECORD included."""
+def recorded_files(venv: Path, dist_info: Path, owner: str) -> list[str]:
+    """Return the files that a distribution's RECORD names, RECORD included, relative to its venv.
+
+    The step ends when the RECORD names a file that is not there, or not in the venv.
+    """
+    base = dist_info.parent.relative_to(venv)
     with (dist_info / "RECORD").open(newline="", encoding="utf-8") as file:
-        return [Path(os.path.normpath(dist_info.parent / row[0])) for row in csv.reader(file) if row]
+        files = [os.path.normpath(base / row[0]) for row in csv.reader(file) if row]
+    for name in files:
+        if name.startswith(("../", "/")) or not os.path.lexists(venv / name):
+            fail(f"{owner} records {name}, which is not in its venv")
+    return files
 
 
-def install(entries: list[dict[str, Any]], slot: Path, venv_dir: Path, label: str) -> None:
-    """Install a slot's wheels and link them into their sets."""
-    scratch = venv_dir / SCRATCH
-    touched: set[Path] = set()
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A distribution in the scratch venv: its owner's name and version, the venv, its files, and who needs it."""
+
+    owner: str
+    venv: str
+    files: list[str]
+    sets: list[str]
+
+
+def install(entries: list[dict[str, Any]], slot: Path, scratch: Path, label: str) -> list[Installed]:
+    """Install a slot's wheels into scratch venvs, each once, and settle their files."""
+    cache = scratch / "cache"
+    result: list[Installed] = []
     for number, group in enumerate(rounds(entries)):
         venv = scratch / f"venv{number}"
-        uv(
-            "venv",
-            "--quiet",
-            "--relocatable",
-            "--no-project",
-            "--python",
-            sys.executable,
-            str(venv),
-            cache=scratch / "cache",
-        )
+        uv("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(venv), cache=cache)
         wheels = [str(slot / entry["wheel"]) for entry in group]
-        uv(
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-            "--python",
-            str(venv),
-            *wheels,
-            cache=scratch / "cache",
-        )
+        uv("pip", "install", "--quiet", "--no-deps", "--no-index", "--python", str(venv), *wheels, cache=cache)
         (site_packages,) = venv.glob("lib/python3.*/site-packages")
         dist_infos = dist_info_of(site_packages)
         for entry in group:
+            owner = f"{entry['name']} {entry['version']}"
             if entry["name"] not in dist_infos:
                 fail(f"slot {label}: {entry['wheel']} did not install a distribution named {entry['name']}")
-            files = recorded_files(dist_infos[entry["name"]])
-            owner = f"{entry['name']} {entry['version']}"
-            for file in files:
-                if not os.path.lexists(file) or venv not in file.parents:
-                    fail(f"slot {label}: {owner} records {file}, which is not in its venv")
-                settle(file)
-            for name in entry["sets"]:
-                target = venv_dir / SETS / name
-                for file in files:
-                    path = target / file.relative_to(venv)
-                    link_file(file, path, owner)
-                    touched.add(path.parent)
+            files = recorded_files(venv, dist_infos[entry["name"]], owner)
+            for name in files:
+                settle(f"{venv}/{name}")
+            result.append(Installed(owner=owner, venv=str(venv), files=files, sets=entry["sets"]))
             print(f"greenroom: slot {label}: {owner} into {len(entry['sets'])} sets, {len(files)} files", flush=True)
+    return result
+
+
+def link_into(target: str, distributions: list[Installed]) -> None:
+    """Hardlink distributions into one set and settle every directory that this touched."""
+    directories: set[str] = set()
+    for distribution in distributions:
+        for name in distribution.files:
+            link_file(f"{distribution.venv}/{name}", f"{target}/{name}", distribution.owner)
+            directories.add(os.path.dirname(name))
+    for directory in list(directories):
+        while directory := os.path.dirname(directory):
+            directories.add(directory)
+    for directory in directories:
+        settle(f"{target}/{directory}")
+    settle(target)
+
+
+def fill(entries: list[dict[str, Any]], slot: Path, venv_dir: Path, label: str) -> None:
+    """Install a slot's wheels and link them into their sets, several sets at a time: each has its own directories."""
+    installed = install(entries, slot, venv_dir / SCRATCH, label)
+    names = sorted({name for distribution in installed for name in distribution.sets})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for future in [
+            pool.submit(
+                link_into,
+                str(venv_dir / SETS / name),
+                [distribution for distribution in installed if name in distribution.sets],
+            )
+            for name in names
+        ]:
+            future.result()
     remove_scratch(venv_dir)
-    for directory in list(touched):
-        while directory != venv_dir:
-            touched.add(directory)
-            directory = directory.parent
-    for directory in touched:
-        settle(directory)
+    settle(str(venv_dir / SETS))
     settle_parents(venv_dir)
 
 
@@ -133,7 +154,7 @@ def main() -> None:
     started = time.monotonic()
     if entries:
         try:
-            install(entries, slot, venv_dir, label)
+            fill(entries, slot, venv_dir, label)
         except (OSError, subprocess.TimeoutExpired) as error:
             fail(f"slot {label}: {error}")
     print(f"greenroom: slot {label}: {len(entries)} distributions in {time.monotonic() - started:.1f} s", flush=True)

@@ -26,7 +26,7 @@ def fail(message: str) -> None:
     sys.exit(f"greenroom: {message}")
 
 
-def link_file(source: Path, target: Path, owner: str) -> None:
+def link_file(source: str, target: str, owner: str) -> None:
     """Hardlink a file into a set, or recreate it when it is a symbolic link.
 
     Args:
@@ -35,30 +35,38 @@ def link_file(source: Path, target: Path, owner: str) -> None:
         owner: the distribution that installs it, for the message.
 
     A file of other content that is already there is replaced and named: two distributions own the path,
-    and the one installed last wins, as with any installer.
+    and the one installed last wins, as with any installer. Images hold hundreds of thousands of links, so
+    the usual case is one system call.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(target):
-        if not target.is_symlink() and not source.is_symlink() and filecmp.cmp(source, target, shallow=False):
+    try:
+        _link(source, target)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _link(source, target)
+    except FileExistsError:
+        if not os.path.islink(target) and not os.path.islink(source) and filecmp.cmp(source, target, shallow=False):
             return
         print(f"greenroom: {owner} replaces {target}, which another distribution installed", flush=True)
-        target.unlink()
-    if source.is_symlink():
-        target.symlink_to(source.readlink())
+        os.unlink(target)
+        _link(source, target)
+
+
+def _link(source: str, target: str) -> None:
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), target)
     else:
         os.link(source, target)
 
 
-def settle(path: Path) -> None:
+def settle(path: str) -> None:
     """Give a file or directory its fixed time and make it readable for everyone."""
-    status = path.lstat()
-    if not stat.S_ISLNK(status.st_mode):
-        wanted = stat.S_IMODE(status.st_mode) | 0o444
-        if stat.S_ISDIR(status.st_mode) or wanted & 0o100:
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISLNK(mode):
+        wanted = (stat.S_IMODE(mode) | 0o444) & ~0o022
+        if stat.S_ISDIR(mode) or wanted & 0o100:
             wanted |= 0o111
-        wanted &= ~0o022
-        if wanted != stat.S_IMODE(status.st_mode):
-            path.chmod(wanted)
+        if wanted != stat.S_IMODE(mode):
+            os.chmod(path, wanted)
     os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
 
 
