@@ -135,14 +135,14 @@ def run(
     ]
     for thread in threads:
         thread.start()
-    # A thread that waits costs nothing; Popen.wait(timeout) would poll, up to 50 ms late each time.
-    waiter = threading.Thread(target=child.wait, daemon=True)
-    waiter.start()
+    # A thread that waits costs nothing; Popen.wait(timeout) would poll, up to 50 ms late each time. It tells the end by
+    # an event, because a thread whose join() was interrupted counts as ended (before Python 3.13).
+    ended = threading.Event()
+    threading.Thread(target=_await, args=(child, ended), daemon=True).start()
     try:
-        waiter.join(timeout)
-        timed_out = waiter.is_alive()
+        timed_out = not ended.wait(timeout)
     finally:
-        if waiter.is_alive():
+        if not ended.is_set():
             end_process_group(child)
     for thread in threads:
         # A grandchild may keep the pipes open after the child has ended: its output is not awaited.
@@ -161,16 +161,24 @@ def run(
 
 
 def end_process_group(child: subprocess.Popen[bytes], grace: float = 10.0) -> None:
-    """End a child that leads its own process group: SIGTERM, then SIGKILL after `grace` seconds."""
+    """End a child that leads its own process group, and the group: SIGTERM, then SIGKILL for what is left.
+
+    Args:
+        child: the leader.
+        grace: seconds that it may take after SIGTERM. Others of the group that outlive it are killed at once.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-    print(f"greenroom: process {child.pid} does not end", file=sys.stderr)
+    if child.returncode is None:
+        print(f"greenroom: process {child.pid} does not end", file=sys.stderr)
+
+
+def _await(child: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    child.wait()
+    ended.set()
 
 
 def _feed(pipe: IO[bytes], data: bytes) -> None:
