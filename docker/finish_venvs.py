@@ -59,7 +59,11 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
     for environment_set in plan["sets"]:
         name = environment_set["name"]
         directory = venv_dir / SETS / name
+        # A set may lock to nothing at all: no slot has made its directories then.
+        (directory / SITE_PACKAGES).mkdir(parents=True, exist_ok=True)
         link_into(str(directory), [template])
+        for parent in (SITE_PACKAGES, *SITE_PACKAGES.parents):
+            settle(str(directory / parent))
         stamp_text = (stamps / f"{name}.json").read_text()
         check_closure(directory, json.loads(stamp_text)["closure"], name)
         (directory / STAMP).write_text(stamp_text)

@@ -53,7 +53,9 @@ def link_file(source: str, target: str, owner: str) -> None:
 
 def _link(source: str, target: str) -> None:
     if os.path.islink(source):
+        # A new file, with a time of its own; a hardlink has its source's.
         os.symlink(os.readlink(source), target)
+        settle(target)
     else:
         os.link(source, target)
 
