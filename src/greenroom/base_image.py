@@ -26,7 +26,6 @@ from greenroom.console import say
 from greenroom.engine import Engine
 from greenroom.engine_state import layout
 from greenroom.errors import BaseImageError, UsageError
-from greenroom.files import write_aside
 from greenroom.locks import held
 from greenroom.process import ProcessError, is_dry_run, run
 
@@ -100,7 +99,7 @@ def ensure_base_image(engine: Engine, reference: str) -> str:
 
 def recipe_key(suite: str) -> str:
     """Return a key of everything here that decides what a bootstrapped image holds, but for packages' versions."""
-    recipe = json.dumps([suite, INCLUDE, PATHS, CLEAN, EPOCH, PATH, _argv(Path("tar"), suite, Path("sources"))])
+    recipe = json.dumps([suite, INCLUDE, PATHS, CLEAN, EPOCH, PATH, _argv(Path("tar"), suite)])
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
@@ -137,7 +136,7 @@ def _label(engine: Engine, tag: str) -> str | None:
     return _inspect(engine, tag, f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}')
 
 
-def _argv(tar: Path, suite: str, sources: Path) -> list[str]:
+def _argv(tar: Path, suite: str) -> list[str]:
     return [
         "--mode=root",
         "--format=tar",
@@ -152,8 +151,6 @@ def _argv(tar: Path, suite: str, sources: Path) -> list[str]:
         *(f"--customize-hook={line}" for line in CLEAN),
         suite,
         str(tar),
-        # A file: an address may hold a password, which an argument would show to everyone.
-        str(sources),
     ]
 
 
@@ -176,8 +173,7 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
     with _scratch(directory) as scratch:
         tar = scratch / "root.tar"
         say(f"bootstrapping the base image {tag} from packages (about a minute, once)")
-        write_aside(scratch / "sources.list", "\n".join(sources) + "\n", mode=0o600)
-        build_tar(tool, tar, suite, scratch / "sources.list")
+        build_tar(tool, tar, suite, sources)
         if not is_dry_run():
             say(f"loading {tag} ({tar.stat().st_size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
         _load(engine, tar, suite, tag, key)
@@ -185,14 +181,14 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
         say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
 
 
-def build_tar(tool: Path, tar: Path, suite: str, sources: Path) -> None:
+def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> None:
     """Bootstrap a suite into a tar file; the same packages give the same bytes.
 
     Args:
         tool: the mmdebstrap program.
         tar: the file to write.
         suite: the suite's code name.
-        sources: a file of its apt sources, one line each.
+        sources: its apt sources, one line each.
 
     Raises:
         BaseImageError: it failed.
@@ -201,7 +197,10 @@ def build_tar(tool: Path, tar: Path, suite: str, sources: Path) -> None:
     path = f"{tool.parent}:{os.environ.get('PATH', PATH)}:{Path(sys.executable).parent}"
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(tar.parent), "PATH": path}
     try:
-        run(["perl", tool, *_argv(tar, suite, sources)], changes=True, env=env, timeout=BOOTSTRAP_TIMEOUT)
+        # Sources by standard input: an address may hold a password, which an argument would show to everyone.
+        argv = ["perl", str(tool), *_argv(tar, suite), "-"]
+        listing = "".join(f"{line}\n" for line in sources)
+        run(argv, changes=True, env=env, stdin=listing.encode(), timeout=BOOTSTRAP_TIMEOUT)
     except ProcessError as error:
         lines = error.completed.stderr.splitlines()
         told = [line for line in lines if line.startswith("E:")][-2:] or lines[-2:]

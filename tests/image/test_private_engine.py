@@ -221,17 +221,18 @@ def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(place: engin
 @private
 def test_packages_unpacked_by_half_are_unpacked_again(tmp_path: Path) -> None:
     wanted = {private_engine.SUITE: ("mmdebstrap",)}
-    first = debian.ensure_unpacked(tmp_path, "tool", wanted)
+    directory = tmp_path / "with a blank"
+    first = debian.ensure_unpacked(directory, "tool", wanted)
     program = first / "usr/bin/mmdebstrap"
     size = program.stat().st_size
     program.write_bytes(program.read_bytes()[: size // 2])
     killed = first.parent / ".aside-killed"
     killed.mkdir()
-    assert debian.ensure_unpacked(tmp_path, "tool", wanted) == first
+    assert debian.ensure_unpacked(directory, "tool", wanted) == first
     assert program.stat().st_size == size
     assert not killed.exists()
     stamp = (first / debian.STAMP).stat().st_mtime_ns
-    assert debian.ensure_unpacked(tmp_path, "tool", wanted) == first
+    assert debian.ensure_unpacked(directory, "tool", wanted) == first
     assert (first / debian.STAMP).stat().st_mtime_ns == stamp
 
 
