@@ -15,6 +15,8 @@ from greenroom.errors import UsageError
 
 _LEGACY_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 """glibc 2.x minor → the older name of the same platform (PEP 600)."""
+_LINUX_MACHINES = {"arm64": "aarch64", "AMD64": "x86_64"}
+"""What other systems call a processor → what Linux calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +87,23 @@ class Target:
 
 
 def _platforms(machine: str, glibc: str) -> list[str]:
-    """Return the platform tags of a glibc system, newest first (PEP 600; x86 starts at 2.5, others at 2.17)."""
+    """Return the platform tags of a glibc system, best first as in `packaging.tags`: its own, then the newest.
+
+    PEP 600; x86 starts at 2.5, others at 2.17.
+    """
     newest = int(glibc.split(".")[1])
     oldest = 5 if machine in {"x86_64", "i686"} else 17
-    names: list[str] = []
+    names = [f"linux_{machine}"]
     for minor in range(newest, oldest - 1, -1):
         names.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY_ALIASES:
             names.append(f"{_LEGACY_ALIASES[minor]}_{machine}")
-    return [*names, f"linux_{machine}"]
+    return names
 
 
 def bootstrap_target() -> Target:
     """Return the target of the default base image: Debian 13's CPython and glibc, on this host's processor."""
-    return Target(python="3.13.5", implementation="cpython", machine=platform.machine(), glibc="2.41")
+    machine = platform.machine()
+    return Target(
+        python="3.13.5", implementation="cpython", machine=_LINUX_MACHINES.get(machine, machine), glibc="2.41"
+    )
