@@ -127,7 +127,10 @@ class Web:
                     self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
                 self.send_header("Content-Length", str(len(answer or b"")))
                 self.end_headers()
-                self.wfile.write(answer or b"")
+                if self.command != "HEAD":
+                    self.wfile.write(answer or b"")
+
+            do_HEAD = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -193,7 +196,7 @@ def index() -> Iterator[Web]:
     """An index of a few small distributions.
 
     `shared` has two releases for `conflicts` to need, `native` has one wheel per platform, `source-only` has no wheel
-    and `other-python` one for a Python that no target runs.
+    and `other-python` one for a Python that the usual target does not run.
     """
     served = Web()
     files = [
@@ -206,7 +209,7 @@ def index() -> Iterator[Web]:
         wheel("native", tag="cp312-cp312-manylinux_2_17_x86_64"),
         wheel("native", tag="cp313-cp313-win_amd64"),
         sdist("source-only"),
-        wheel("other-python", tag="cp310-cp310-manylinux_2_17_x86_64"),
+        wheel("other-python", tag="cp312-cp312-manylinux_2_17_x86_64"),
     ]
     served.publish(dict(files))
     yield served
@@ -253,7 +256,7 @@ one = ["shared<2", "needs-helper"]
 two = ["shared>=2"]
 native = ["native"]
 source = ["source-only"]
-old = ["other-python"]
+old = ["other-python; sys_platform == 'linux'"]
 empty = []
 
 [tool.uv]
