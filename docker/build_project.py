@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fetch_wheels import build_wheel
 from greenroom.errors import GreenroomError
-from greenroom.plan import plan_from_json
 
 
 def main() -> int:
@@ -19,11 +18,11 @@ def main() -> int:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    plan = plan_from_json((args.plan / "plan.json").read_text())
+    part = json.loads((args.plan / "project.json").read_text())
     args.out.mkdir()
     entries = []
-    if plan.project:
-        name, version = plan.project
+    if part["project"]:
+        name, version = part["project"]
         try:
             with tempfile.TemporaryDirectory() as aside:
                 build_wheel(args.source, Path(aside), name=name)
@@ -32,8 +31,7 @@ def main() -> int:
         except GreenroomError as error:
             print(f"greenroom: {error}", file=sys.stderr)
             return error.exit_code
-        sets = [environment_set.name for environment_set in plan.sets]
-        entries.append({"name": name, "version": version, "wheel": wheel.name, "sets": sets})
+        entries.append({"name": name, "version": version, "wheel": wheel.name, "sets": part["sets"]})
     (args.out / "slot.json").write_text(json.dumps(entries, indent=1, sort_keys=True))
     return 0
 

@@ -1,9 +1,9 @@
-"""Fetch every file of the plan and sort the wheels into their slots: /plan → /slots/<number>/.
+"""Fetch the files of some slots: /plan/<slot>.json → /slots/<slot>/, which holds its wheels and its own `slot.json`.
 
 - Files come in parallel, largest first, into the cache; each is hashed while it arrives and renamed to
   its hash only when that is the lock's. What is in the cache under its hash is used as it is.
 - Sdists are built to wheels in isolation with a fixed SOURCE_DATE_EPOCH; from there on they are wheels.
-- A slot directory holds its wheels and `slot.json`: nothing else decides what its layer contains.
+- Nothing but the slot directory decides what the slot's layer contains; no address is in it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 
 from greenroom.errors import BuildError, GreenroomError
 from greenroom.lock import Artifact
-from greenroom.plan import Plan, plan_from_json
 from greenroom.process import ProcessError, run
-from greenroom.slots import assign
+from greenroom.target import Target
 from network import index_environment, requests_session
 
-CONNECTIONS = 8
-"""Files in flight at once; more gave nothing on two cores."""
+CONNECTIONS = 4
+"""Files in flight at once; several steps fetch at the same time."""
 ATTEMPTS = 4
 BACKOFF = 1.0
 """Seconds before the second attempt; doubled before each further one."""
@@ -100,7 +99,7 @@ def _download(session: requests.Session, artifact: Artifact, url: str, target: P
     return target
 
 
-def build_sdist(artifact: Artifact, sdist: Path, plan: Plan, cache: Path) -> Path:
+def build_sdist(artifact: Artifact, sdist: Path, target: Target, cache: Path) -> Path:
     """Build an sdist to a wheel, once for each interpreter and platform.
 
     Returns:
@@ -109,7 +108,7 @@ def build_sdist(artifact: Artifact, sdist: Path, plan: Plan, cache: Path) -> Pat
     Raises:
         BuildError: the build failed; its last lines are in the message.
     """
-    key = f"{artifact.sha256}-cp{plan.target.python_minor}-{plan.target.machine}-glibc{plan.target.glibc}"
+    key = f"{artifact.sha256}-cp{target.python_minor}-{target.machine}-glibc{target.glibc}"
     done = cache / "built" / key
     if not done.is_dir():
         aside = cache / "building" / f"{key}.{os.getpid()}"
@@ -158,28 +157,39 @@ def build_wheel(source: Path, out: Path, *, name: str) -> None:
         ) from error
 
 
-def fill_slots(plan: Plan, files: Mapping[str, Path], out: Path) -> None:
-    """Write the slot directories: hardlinks are not possible out of a cache mount, so wheels are copied."""
-    users: dict[str, list[str]] = {}
-    for environment_set in plan.sets:
-        for filename in environment_set.files:
-            users.setdefault(filename, []).append(environment_set.name)
-    for number, artifacts in enumerate(assign(plan.artifacts)):
-        slot = out / f"{number:02d}"
-        slot.mkdir(parents=True)
-        entries = []
-        for artifact in artifacts:
-            wheel = files[artifact.filename]
-            shutil.copyfile(wheel, slot / wheel.name)
-            entries.append(
-                {
-                    "name": artifact.name,
-                    "version": artifact.version,
-                    "wheel": wheel.name,
-                    "sets": users[artifact.filename],
-                }
-            )
-        (slot / "slot.json").write_text(json.dumps(entries, indent=1, sort_keys=True))
+def fetch_slots(parts: dict[str, dict[str, Any]], cache: Path, out: Path) -> None:
+    """Fetch the files of several slots, build their sdists, and write the slot directories.
+
+    Args:
+        parts: slot → its part of the plan, as `make_plan.slot_parts` gives it.
+        cache: the cache directory.
+        out: receives one directory per slot.
+
+    Raises:
+        BuildError: a file cannot be had, has other bytes than the lock says, or cannot be built.
+    """
+    entries: dict[str, list[dict[str, Any]]] = {slot: [] for slot in parts}
+    for slot in parts:
+        (out / slot).mkdir(parents=True)
+    files = [(slot, Artifact(**item["artifact"]), item) for slot, part in parts.items() for item in part["files"]]
+    files.sort(key=lambda file: (-file[1].size, file[1].filename))
+    total = sum(artifact.size for _, artifact, _ in files)
+    done_bytes = 0
+    session = requests_session(CONNECTIONS)
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        fetched = pool.map(lambda file: fetch(session, file[1], file[2]["url"], cache), files)
+        for (slot, artifact, item), path in zip(files, fetched, strict=True):
+            done_bytes += artifact.size
+            print(f"greenroom: fetched {artifact.filename}, {done_bytes} of {total} bytes", flush=True)
+            target = Target(**parts[slot]["target"])
+            wheel = build_sdist(artifact, path, target, cache) if artifact.kind == "sdist" else path
+            # A cache mount is another file system: what the layer keeps is copied out of it.
+            shutil.copyfile(wheel, out / slot / wheel.name)
+            entry = {"name": artifact.name, "version": artifact.version, "wheel": wheel.name, "sets": item["sets"]}
+            entries[slot].append(entry)
+    for slot, listed in entries.items():
+        listed.sort(key=lambda entry: str(entry["wheel"]))
+        (out / slot / "slot.json").write_text(json.dumps(listed, indent=1, sort_keys=True))
 
 
 def main() -> int:
@@ -188,24 +198,9 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    plan = plan_from_json((args.plan / "plan.json").read_text())
-    urls = json.loads((args.plan / "urls.json").read_text())
-    total = sum(artifact.size for artifact in plan.artifacts)
-    session = requests_session(CONNECTIONS)
-    files: dict[str, Path] = {}
-    done_bytes = 0
     try:
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            largest_first = sorted(plan.artifacts, key=lambda artifact: (-artifact.size, artifact.filename))
-            fetched = pool.map(lambda item: fetch(session, item, urls[item.filename], args.cache), largest_first)
-            for artifact, path in zip(largest_first, fetched, strict=True):
-                files[artifact.filename] = path
-                done_bytes += artifact.size
-                print(f"greenroom: fetched {len(files)} of {len(urls)}, {done_bytes} of {total} bytes", flush=True)
-        for artifact in plan.artifacts:
-            if artifact.kind == "sdist":
-                files[artifact.filename] = build_sdist(artifact, files[artifact.filename], plan, args.cache)
-        fill_slots(plan, files, args.out)
+        parts = {path.stem: json.loads(path.read_text()) for path in sorted(args.plan.glob("*.json"))}
+        fetch_slots(parts, args.cache, args.out)
     except GreenroomError as error:
         print(f"greenroom: {error}", file=sys.stderr)
         return error.exit_code

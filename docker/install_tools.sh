@@ -8,4 +8,4 @@ if ! python3 -m venv "$1"; then
     echo "greenroom: the base image needs python3 with venv and pip (Debian: python3-venv)" >&2
     exit 1
 fi
-"$1/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-compile --no-deps --require-hashes --only-binary :all: -r "$2"
+"$1/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all: -r "$2"

@@ -20,6 +20,8 @@ SMALL_SLOTS = 6
 (20 venvs, 437 MB of wheels) 12 + 6 slots kept a one-package bump to one 10 MB layer of 1.4 GB."""
 
 SLOTS = LARGE_SLOTS + SMALL_SLOTS
+FETCH_GROUPS = (range(4), range(4, 8), range(8, 12), range(12, SLOTS))
+"""Slots whose wheels one step fetches. A bump copies its group's wheels again; a step costs half a second of a core."""
 LARGE_BYTES = 3_000_000
 """A file above this counts as large."""
 
