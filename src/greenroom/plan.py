@@ -154,7 +154,7 @@ def make_plan(
         The plan.
 
     Raises:
-        UsageError: two sets disagree about the project's version, or a set's name has no closure.
+        UsageError: two sets disagree about the project's version, or about the file behind a filename.
     """
     kept = {row.fqn for row in selected}
     actors = tuple(
@@ -177,7 +177,13 @@ def make_plan(
             continue
         closure = closures[name]
         projects.add(closure.project)
-        artifacts.update((artifact.filename, artifact) for artifact in closure.artifacts)
+        for artifact in closure.artifacts:
+            if artifacts.setdefault(artifact.filename, artifact) != artifact:
+                raise UsageError(
+                    f"the lock has two different files named {artifact.filename}",
+                    cause="two extras take it from two indexes",
+                    next_step="give each extra that needs it the same index, or build them into two images with --skip",
+                )
         sets[name] = EnvironmentSet(
             name=name,
             extras=tuple(sorted(set(actor.extras))),
