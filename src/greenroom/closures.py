@@ -83,6 +83,8 @@ def differences(reviewed: Listing, locked: Mapping[str, Mapping[str, str]]) -> l
         if name not in locked:
             lines.append(f"set {name}: no longer in the manifest")
             continue
+        if name not in reviewed:
+            lines.append(f"set {name}: new in the manifest")
         before, after = reviewed.get(name, {}), locked[name]
         for dist in sorted(set(before) | set(after)):
             old, new = before.get(dist), after.get(dist)

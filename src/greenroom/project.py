@@ -69,7 +69,7 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
         data: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no pyproject.toml in {root}", next_step="pass --project DIR") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"pyproject.toml of {root.name}: {error}", next_step="uv lock --check") from error
     metadata = data.get("project", {})
     settings = data.get("tool", {}).get("greenroom", {})
@@ -83,7 +83,8 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
             raise UsageError(f"[tool.greenroom] {key} must be a string")
     name = canonicalize_name(str(metadata.get("name", root.name)))
     venv_dir = settings.get("venv-dir", DEFAULT_VENV_DIR)
-    if not PurePosixPath(venv_dir).is_absolute() or len(PurePosixPath(venv_dir).parts) < 3:
+    parts = PurePosixPath(venv_dir).parts
+    if not PurePosixPath(venv_dir).is_absolute() or len(parts) < 3 or ".." in parts:
         raise UsageError(f"[tool.greenroom] venv-dir {venv_dir!r} is not an absolute path of two parts or more")
     closures = settings.get("closures")
     return Project(
