@@ -1,0 +1,112 @@
+"""Slots: every file in exactly one, and a change of one distribution moves nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from greenroom.lock import Artifact
+from greenroom.slots import LARGE_BYTES, LARGE_SLOTS, SLOTS, SMALL_SLOTS, assign, slot_of
+
+DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?", fullmatch=True)
+SIZES = st.one_of(st.integers(0, LARGE_BYTES * 2), st.sampled_from([LARGE_BYTES, LARGE_BYTES + 1]))
+
+
+def make(name: str, size: int, version: str = "1") -> Artifact:
+    return Artifact(
+        filename=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        name=name,
+        version=version,
+        sha256=hashlib.sha256(f"{name} {version}".encode()).hexdigest(),
+        size=size,
+        kind="wheel",
+    )
+
+
+ARTIFACTS = st.lists(st.builds(make, NAMES, SIZES), min_size=1, max_size=40, unique_by=lambda item: item.name)
+
+
+@given(artifacts=ARTIFACTS)
+def test_every_file_is_in_exactly_one_slot(artifacts: list[Artifact]) -> None:
+    slots = assign(artifacts)
+    assert len(slots) == SLOTS
+    assert sorted(artifact for slot in slots for artifact in slot) == sorted(artifacts)
+    assert all(list(slot) == sorted(slot) for slot in slots)
+    for number, slot in enumerate(slots):
+        assert all(slot_of(artifact) == number for artifact in slot)
+
+
+@given(artifacts=ARTIFACTS)
+def test_large_files_come_before_small_ones(artifacts: list[Artifact]) -> None:
+    slots = assign(artifacts)
+    assert all(artifact.size > LARGE_BYTES for slot in slots[:LARGE_SLOTS] for artifact in slot)
+    assert all(artifact.size <= LARGE_BYTES for slot in slots[LARGE_SLOTS:] for artifact in slot)
+    assert LARGE_SLOTS + SMALL_SLOTS == SLOTS
+
+
+def changed_slots(before: list[Artifact], after: list[Artifact]) -> int:
+    return sum(old != new for old, new in zip(assign(before), assign(after), strict=True))
+
+
+@given(artifacts=ARTIFACTS, data=st.data())
+def test_a_bump_changes_one_slot_or_two_when_it_crosses_the_limit(
+    artifacts: list[Artifact], data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, len(artifacts) - 1))
+    old = artifacts[position]
+    new = make(old.name, data.draw(SIZES), version="2")
+    bumped = [*artifacts[:position], new, *artifacts[position + 1 :]]
+    crosses = (old.size > LARGE_BYTES) != (new.size > LARGE_BYTES)
+    assert changed_slots(artifacts, bumped) == (2 if crosses else 1)
+
+
+@given(artifacts=ARTIFACTS, data=st.data())
+def test_adding_or_removing_one_changes_one_slot(artifacts: list[Artifact], data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, len(artifacts) - 1))
+    fewer = [*artifacts[:position], *artifacts[position + 1 :]]
+    assert changed_slots(artifacts, fewer) == 1
+    assert changed_slots(fewer, artifacts) == 1
+
+
+@given(artifact=st.builds(make, NAMES, SIZES), content=st.text(max_size=5))
+def test_the_slot_depends_on_name_and_size_alone(artifact: Artifact, content: str) -> None:
+    other = dataclasses.replace(artifact, version=content, filename=content, sha256=content, kind="sdist")
+    assert slot_of(other) == slot_of(artifact)
+
+
+# What a change of the assignment would move: every layer of every image built before it.
+KNOWN_SLOTS = [
+    ("torch", LARGE_BYTES + 1, 1),
+    ("numpy", LARGE_BYTES + 1, 2),
+    ("pyarrow", LARGE_BYTES + 1, 8),
+    ("certifi", 1000, 17),
+    ("idna", 1000, 17),
+    ("numpy", 0, 14),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "slot"), KNOWN_SLOTS)
+def test_known_slots(name: str, size: int, slot: int) -> None:
+    assert slot_of(make(name, size)) == slot
+
+
+SLOT_LINE = re.compile(
+    r"RUN --network=none --mount=from=installer,target=/installer "
+    r"--mount=from=wheels\S*,source=/slots/(\d\d),target=/slot "
+    r'python3 /installer/install_slot\.py /slot "\$VENV_DIR" (\d\d)'
+)
+
+
+def test_the_dockerfile_has_one_line_for_each_slot_in_order() -> None:
+    lines = [line for line in DOCKERFILE.read_text().splitlines() if ",source=/slots/" in line]
+    matches = [SLOT_LINE.fullmatch(line) for line in lines]
+    numbers = [f"{number:02d}" for number in range(SLOTS)]
+    assert [match and match.groups() for match in matches] == [(number, number) for number in numbers]
