@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 _FREQUENT = re.compile(r"greenroom: (fetched|slot .* (into|distributions in) )")
@@ -179,4 +180,6 @@ class BuildProgress:
             elapsed = time.monotonic() - self._started
             left = elapsed * (total - done) / done if done else 0
             text = f"{text[: match.start()]}{done / 1e6:.0f} of {total / 1e6:.0f} MB, about {left:.0f} s left"
-        self._status.update(text[: max(20, self.console.width - 4)])
+        line = f"{time.monotonic() - self._started:.0f} s  {text}"[: max(20, self.console.width - 4)]
+        # Step names hold brackets, which would be read as markup.
+        self._status.update(escape(line))
