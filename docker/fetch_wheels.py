@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,15 +77,18 @@ def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) 
 
 def _download(session: requests.Session, artifact: Artifact, url: str, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    # Steps and builds that run at once share the cache, and each counts its processes from 1: no process id here.
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    aside = Path(name)
     digest = hashlib.sha256()
+    # The file's own bytes: some servers call a .tar.gz an encoded .tar, which would be decoded on the way.
+    plain = {"Accept-Encoding": "identity"}
     try:
-        with session.get(url, stream=True, timeout=(20, 60)) as answer:
+        with os.fdopen(handle, "wb") as file, session.get(url, stream=True, headers=plain, timeout=(20, 60)) as answer:
             answer.raise_for_status()
-            with aside.open("wb") as file:
-                for chunk in answer.iter_content(1 << 20):
-                    digest.update(chunk)
-                    file.write(chunk)
+            for chunk in answer.iter_content(1 << 20):
+                digest.update(chunk)
+                file.write(chunk)
         if digest.hexdigest() != artifact.sha256:
             if artifact.size and aside.stat().st_size < artifact.size:
                 raise OSError(f"{aside.stat().st_size} of {artifact.size} bytes arrived")
@@ -111,13 +115,18 @@ def build_sdist(artifact: Artifact, sdist: Path, target: Target, cache: Path) ->
     key = f"{artifact.sha256}-cp{target.python_minor}-{target.machine}-glibc{target.glibc}"
     done = cache / "built" / key
     if not done.is_dir():
-        aside = cache / "building" / f"{key}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        print(f"greenroom: build {artifact.filename}", flush=True)
-        build_wheel(sdist, aside, name=artifact.name)
-        done.parent.mkdir(exist_ok=True)
-        aside.rename(done)
+        done.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=done.parent, prefix=f".{key}."))
+        try:
+            print(f"greenroom: build {artifact.filename}", flush=True)
+            build_wheel(sdist, aside, name=artifact.name)
+            aside.rename(done)
+        except OSError:
+            # Another build that shares the cache may have been faster.
+            if not done.is_dir():
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     (wheel,) = done.glob("*.whl")
     return wheel
 
@@ -139,7 +148,6 @@ def build_wheel(source: Path, out: Path, *, name: str) -> None:
         uv,
         "build",
         "--wheel",
-        "--quiet",
         "--no-create-gitignore",
         "--python",
         sys.executable,
