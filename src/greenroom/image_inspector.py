@@ -144,10 +144,10 @@ def ask_interpreter(path: Path, *words: str) -> "dict[str, Any]":
 
 
 def read_stamp(path: Path) -> "dict[str, Any] | None":
-    """Return a venv's stamp, or None when it has none."""
+    """Return a venv's stamp, None when it has none, or {"unreadable": why} when it is no JSON object."""
     try:
-        stamp: dict[str, Any] = json.loads((path / STAMP).read_text(encoding="utf-8"))
-        return stamp
+        stamp = json.loads((path / STAMP).read_text(encoding="utf-8"))
+        return stamp if isinstance(stamp, dict) else {"unreadable": f"not an object but a {type(stamp).__name__}"}
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

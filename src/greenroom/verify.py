@@ -117,17 +117,16 @@ def compare(plan: Plan, found: Mapping[str, Any], *, image: str, venv_dir: str, 
     wanted_wrappers = {f"python-{actor.class_name}": actor for actor in actors.values()}
     for name, actor in wanted_wrappers.items():
         text = found["wrappers"].get(name)
-        if text is None or f"{venv_dir}/{actor.fqn}/bin/python" not in text:
-            what = (
-                f"/usr/local/bin/{name} is missing"
-                if text is None
-                else f"/usr/local/bin/{name} does not run {actor.fqn}"
-            )
+        if text is None:
+            differences.add(Difference(check="wrapper", venv=actor.fqn, what=f"/usr/local/bin/{name} is missing"))
+        elif text != f'#!/bin/sh\nexec "{venv_dir}/{actor.fqn}/bin/python" "$@"\n':
+            what = f"/usr/local/bin/{name} does not run {actor.fqn}"
             differences.add(Difference(check="wrapper", venv=actor.fqn, what=what))
     for name in sorted(set(found["wrappers"]) - set(wanted_wrappers)):
-        differences.add(
-            Difference(check="wrapper", venv="", what=f"/usr/local/bin/{name} belongs to no actor of the plan")
-        )
+        # Interpreters bring programs with such names, like python-config: a wrapper is what leads to a venv.
+        if f"{venv_dir}/" in found["wrappers"][name]:
+            what = f"/usr/local/bin/{name} belongs to no actor of the plan"
+            differences.add(Difference(check="wrapper", venv="", what=what))
     for link in found["bad_links"]:
         owner = _owner_of(link["path"], plan, venv_dir)
         differences.add(Difference(check="links", venv=owner, what=f"{link['path']} -> {link['to']} {link['why']}"))
@@ -172,14 +171,17 @@ def _venv_differences(
     if venv["real"] != real:
         differs("venv-set", f"{venv_dir}/{actor.fqn} is {venv['real']}, not {real}")
     wanted = expected_stamp(plan, actor.environment_set, uv_version=uv_version)
-    if venv["stamp"] is None:
+    stamp = venv["stamp"]
+    if stamp is None:
         differs("stamp", "no stamp: the venv was never finished, or was changed")
-    elif venv["stamp"] != wanted:
-        for key in sorted(set(wanted) | set(venv["stamp"])):
-            expected, got = wanted.get(key), venv["stamp"].get(key)
+    elif "unreadable" in stamp:
+        differs("stamp", f"the stamp cannot be read: {stamp['unreadable']}")
+    elif stamp != wanted:
+        for key in sorted(set(wanted) | set(stamp)):
+            expected, got = wanted.get(key), stamp.get(key)
             if expected != got and key != "closure":
                 differs("stamp", f"the stamp's {key} is {got!r}, expected {expected!r}")
-        if wanted["closure"] != venv["stamp"].get("closure"):
+        if wanted["closure"] != stamp.get("closure"):
             differs("stamp", "the stamp's closure is not the lock's")
     interpreter = venv["interpreter"]
     if "error" in interpreter:
