@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import netrc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,7 +91,7 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
 
 
 def build_arguments(request: BuildRequest, context: Path, secrets: Mapping[str, Path]) -> list[str]:
-    """Return the arguments of the docker CLI for a build. Pure."""
+    """Return the arguments of the docker CLI for a build; changes nothing."""
     plan, project = request.plan, request.project
     values = {
         "BASE_IMAGE": request.base_image,
@@ -167,7 +168,12 @@ def _credentials(path: Path, hosts: set[str | None]) -> Iterator[str]:
         raise BuildError(f"{path} cannot be read: {error}", next_step="correct it, or point NETRC elsewhere") from error
     for host, (login, _, password) in entries.items():
         if host in hosts:
-            yield f"machine {host} login {login} password {password}"
+            words = ["machine", host, "login", login, "password", password or ""]
+            yield " ".join(word if re.fullmatch(r'[^\s"\\#]+', word) else _quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
 def _private_file(path: Path, text: str) -> Path:
