@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bytecode import compile_sources
 from venv_tree import SCRATCH, SETS, fail, link_file, remove_scratch, settle, settle_parents
 
 UV_TIMEOUT = 900
@@ -106,6 +107,8 @@ def install(entries: list[dict[str, Any]], slot: Path, scratch: Path, label: str
             if entry["name"] not in dist_infos:
                 fail(f"slot {label}: {entry['wheel']} did not install a distribution named {entry['name']}")
             files = recorded_files(venv, dist_infos[entry["name"]], owner)
+            if os.environ.get("BYTECODE", "1") == "1":
+                files += compile_sources(str(venv), files)
             for name in files:
                 settle(f"{venv}/{name}")
             result.append(Installed(owner=owner, venv=str(venv), files=files, sets=entry["sets"]))

@@ -23,7 +23,7 @@ SCRATCH = ".scratch"
 
 def fail(message: str) -> None:
     """End the step, and with it the build, with one line."""
-    sys.exit(f"greenroom: {message}")
+    sys.exit(f"greenroom: {' '.join(message.split())}")
 
 
 def link_file(source: str, target: str, owner: str) -> None:

@@ -48,6 +48,7 @@ class BuildRequest:
         tag: what the built image is tagged.
         urls: where the plan's files come from; decides which credentials the build sees.
         no_cache: run every step again.
+        bytecode: compile every source once, for faster imports.
     """
 
     project: Project
@@ -56,6 +57,7 @@ class BuildRequest:
     tag: str
     urls: Mapping[str, str]
     no_cache: bool = False
+    bytecode: bool = True
 
 
 def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
@@ -100,6 +102,7 @@ def build_arguments(request: BuildRequest, context: Path, secrets: Mapping[str, 
         "SKIP_EXTRAS": " ".join(plan.skip),
         "SOURCE": "." if project.is_package else "pyproject.toml",
         "VENV_DIR": project.venv_dir,
+        "BYTECODE": "1" if request.bytecode else "0",
         "PLAN_DIGEST": plan.digest,
         "MANIFEST_DIGEST": "sha256:" + hashlib.sha256(project.manifest.read_bytes()).hexdigest(),
         "UV_VERSION": version("uv"),

@@ -36,6 +36,7 @@ _HELP = {
     "tag": "the image's tag; else [tool.greenroom] tag, else the project's name",
     "base-image": "bootstrap:trixie (a Debian base made from packages) or any reference",
     "no-cache": "run every build step again",
+    "bytecode": "leave out compiled sources: a smaller image whose imports are slower",
     "accept": "make what is locked now the reviewed closures",
     "format": "json (a list) or github (for strategy.matrix)",
     "variant": "only this variant",
@@ -94,7 +95,7 @@ def plan(
 
 
 @command(
-    words=["project", "manifest", "stage", "skip", "tag", "base-image", "no-cache"],
+    words=["project", "manifest", "stage", "skip", "tag", "base-image", "no-cache", "bytecode"],
     iterable=["skip"],
     optional=["json"],
     help={"json": "print the verification's report as JSON, or write it to a file"},
@@ -108,6 +109,7 @@ def image(
     tag: str = "",
     base_image: str = "",
     no_cache: bool = False,
+    bytecode: bool = True,
     json: str = "",
 ) -> None:
     """Build the image and verify it; only a verified image gets the tag."""
@@ -117,6 +119,7 @@ def image(
         tag=tag,
         base_image=base_image,
         no_cache=no_cache,
+        bytecode=bytecode,
         on_report=lambda result: _show_report(result, json),
     )
 
