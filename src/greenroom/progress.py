@@ -8,6 +8,7 @@ lines such as `greenroom: venv 3 of 20: …`, which carry the counts.
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import os
 import re
@@ -25,6 +26,8 @@ from rich.status import Status
 _FREQUENT = re.compile(r"greenroom: (fetched|slot .* (into|distributions in) )")
 """Lines of which there are hundreds; they are worth a live line, not a log."""
 _BYTES = re.compile(r"(?P<done>\d+) of (?P<total>\d+) bytes")
+_DECODER = codecs.getincrementaldecoder("utf-8")
+"""Chunks end anywhere, within a character too."""
 KEPT_LINES = 20
 """Lines of a failed step that its error shows."""
 
@@ -36,6 +39,7 @@ class Step:
     Attributes:
         name: as the Dockerfile has it.
         lines: what it printed last.
+        unfinished: what it printed after its last end of a line.
         error: why it failed; "" when it did not.
         cached: whether it was not run because nothing that it depends on changed.
         seconds: how long it ran; 0 until it ends.
@@ -43,9 +47,17 @@ class Step:
 
     name: str
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    unfinished: str = ""
     error: str = ""
     cached: bool = False
     seconds: float = 0.0
+    _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _DECODER(errors="replace"), repr=False)
+
+    def take(self, data: bytes) -> list[str]:
+        """Take what it printed, cut anywhere; return the lines that this ends."""
+        *lines, self.unfinished = (self.unfinished + self._decoder.decode(data)).split("\n")
+        self.lines.extend(line.rstrip() for line in lines)
+        return lines
 
     @property
     def is_of_dockerfile(self) -> bool:
@@ -77,10 +89,10 @@ class BuildProgress:
     def __init__(self, stream: Console | None = None) -> None:
         self.steps: dict[str, Step] = {}
         self.console = stream or Console(stderr=True, highlight=False)
-        self._decoder = json.JSONDecoder()
+        self._json = json.JSONDecoder()
+        self._text = _DECODER(errors="replace")
         self._buffer = ""
         self._ended: set[str] = set()
-        self._partial: dict[str, str] = {}
         self._status: Status | None = None
         self._started = time.monotonic()
         self._other: deque[str] = deque(maxlen=KEPT_LINES)
@@ -101,7 +113,7 @@ class BuildProgress:
 
     def feed(self, chunk: bytes) -> None:
         """Take a chunk of buildx's stderr."""
-        self._buffer += chunk.decode(errors="replace")
+        self._buffer += self._text.decode(chunk)
         while True:
             self._buffer = self._buffer.lstrip()
             if not self._buffer:
@@ -114,7 +126,7 @@ class BuildProgress:
                 self._buffer = rest
                 continue
             try:
-                message, end = self._decoder.raw_decode(self._buffer)
+                message, end = self._json.raw_decode(self._buffer)
             except json.JSONDecodeError:
                 return
             self._buffer = self._buffer[end:]
@@ -122,13 +134,16 @@ class BuildProgress:
 
     def failure(self) -> str:
         """Return the failed step and its last lines, or what else buildx said."""
-        for step in self.steps.values():
-            if step.error:
-                lines = [line for line in step.lines if line.strip()]
-                own = [line for line in lines if line.startswith("greenroom: ")]
-                said = own[-1].removeprefix("greenroom: ") if own else " / ".join(lines[-10:]) or step.error
-                return f"step {short_name(step.name)}: {said}"
-        return " / ".join([*self._other, self._buffer.strip()]).strip(" /")
+        failed = [step for step in self.steps.values() if step.error]
+        # A failure cancels the steps that run beside it; they are not what failed.
+        failed.sort(key=lambda step: step.error.endswith("context canceled"))
+        if not failed:
+            return " / ".join([*self._other, self._buffer.strip()]).strip(" /")
+        step = failed[0]
+        lines = [line for line in [*step.lines, step.unfinished] if line.strip()]
+        own = [line for line in lines if line.startswith("greenroom: ")]
+        said = own[-1].removeprefix("greenroom: ") if own else " / ".join(lines[-10:]) or step.error
+        return f"step {short_name(step.name)}: {said}"
 
     @property
     def cached_steps(self) -> int:
@@ -150,16 +165,13 @@ class BuildProgress:
             elif vertex.get("started"):
                 self._show(f"{short_name(step.name)} runs", quiet=True)
         for log in message.get("logs") or []:
-            self._log(self.steps.setdefault(log["vertex"], Step(name="")), log["vertex"], base64.b64decode(log["data"]))
+            self._log(self.steps.setdefault(log["vertex"], Step(name="")), base64.b64decode(log["data"]))
         for status in message.get("statuses") or []:
             if status.get("total"):
                 self._live(f"{status.get('id', '')}: {status.get('current', 0)} of {status['total']} bytes")
 
-    def _log(self, step: Step, vertex: str, data: bytes) -> None:
-        text = self._partial.get(vertex, "") + data.decode(errors="replace")
-        *lines, self._partial[vertex] = text.split("\n")
-        for line in lines:
-            step.lines.append(line.rstrip())
+    def _log(self, step: Step, data: bytes) -> None:
+        for line in step.take(data):
             if line.startswith("greenroom: "):
                 self._show(line.removeprefix("greenroom: "), quiet=bool(_FREQUENT.match(line)))
 
