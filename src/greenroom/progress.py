@@ -42,6 +42,7 @@ class Step:
         unfinished: what it printed after its last end of a line.
         error: why it failed; "" when it did not.
         cached: whether it was not run because nothing that it depends on changed.
+        began: when it began, in seconds since 1970; 0 until it ends.
         seconds: how long it ran; 0 until it ends.
     """
 
@@ -50,6 +51,7 @@ class Step:
     unfinished: str = ""
     error: str = ""
     cached: bool = False
+    began: float = 0.0
     seconds: float = 0.0
     _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _DECODER(errors="replace"), repr=False)
 
@@ -71,12 +73,9 @@ def short_name(name: str) -> str:
     return " ".join(words)[:90]
 
 
-def _seconds_between(started: str | None, completed: str) -> float:
-    """Return the seconds between two of buildx's time stamps, which have nine decimals at most (RFC 3339)."""
-    if not started:
-        return 0.0
-    begin, end = (datetime.fromisoformat(re.sub(r"(\.\d{1,6})\d*", r"\1", stamp)) for stamp in (started, completed))
-    return max(0.0, (end - begin).total_seconds())
+def _moment(stamp: str) -> float:
+    """Return the seconds since 1970 of one of buildx's time stamps, which have nine decimals at most (RFC 3339)."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{1,6})\d*", r"\1", stamp)).timestamp()
 
 
 class BuildProgress:
@@ -159,7 +158,9 @@ class BuildProgress:
                 step.error = vertex["error"]
             if vertex.get("completed") and vertex["digest"] not in self._ended:
                 self._ended.add(vertex["digest"])
-                step.seconds = _seconds_between(vertex.get("started"), vertex["completed"])
+                ended = _moment(vertex["completed"])
+                step.began = _moment(vertex["started"]) if vertex.get("started") else ended
+                step.seconds = max(0.0, ended - step.began)
                 state = "cached" if step.cached else f"{step.seconds:.1f} s"
                 self._show(f"{short_name(step.name)} ({state})", quiet=step.cached or not step.is_of_dockerfile)
             elif vertex.get("started"):
