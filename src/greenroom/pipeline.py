@@ -89,14 +89,17 @@ def ready_lock(project: Project) -> None:
     Raises:
         LockError: it is missing, stale, or not the reviewed one.
     """
-    uv = uv_program()
+    _make_missing_lock(project)
+    if is_dry_run() and not (project.root / "uv.lock").is_file():
+        return
+    check_lock(uv_program(), project.root)
+    check_closures(uv_program(), project)
+
+
+def _make_missing_lock(project: Project) -> None:
     if project.closures is not None and not (project.root / "uv.lock").is_file():
         say("no uv.lock yet: resolving")
-        uv_lock(uv, project.root)
-        if is_dry_run():
-            return
-    check_lock(uv, project.root)
-    check_closures(uv, project)
+        uv_lock(uv_program(), project.root)
 
 
 def lock(project: str | Path = ".", *, manifest: str | None = None, accept: bool = False) -> list[str]:
@@ -140,6 +143,9 @@ def plan(selection: Selection, *, target: Target | None = None) -> Planned:
     Raises:
         UsageError, LockError: as `greenroom.planner.plan_project`, or the lock cannot be used.
     """
+    # Before there are two threads: the lock that both read, and uv's search for itself, which two must not begin at once.
+    uv_program()
+    _make_missing_lock(selection.project)
     with ThreadPoolExecutor(1) as pool:
         # The lock is checked while it is read; what the check says comes first.
         planned = pool.submit(_plan, selection, target or bootstrap_target())
