@@ -84,10 +84,15 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
             try:
                 engine.cli(*arguments, changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed)
             except ProcessError as error:
+                said = progress.failure() or f"docker buildx build: {error.reason}"
+                # A line of our own scripts already ends with the likely cause and the next step.
+                complete = " | next: " in said
                 raise BuildError(
-                    progress.failure() or f"docker buildx build: {error.reason}",
-                    cause="the step's own message says it",
-                    next_step="correct it and run the same command again: finished steps are cached",
+                    said,
+                    cause="" if complete else "the step's own message says it",
+                    next_step=""
+                    if complete
+                    else "correct it and run the same command again: finished steps are cached",
                 ) from error
     return progress
 
