@@ -29,7 +29,8 @@ def _greenroom(session: nox.Session, *words: str) -> None:
     """Run the console script with the session's own arguments."""
     session.install("--quiet", "--editable", ".[pipeline]")
     try:
-        session.run("greenroom", *words, *session.posargs)
+        # nox would join stderr with stdout, which is for data alone.
+        session.run("greenroom", *words, *session.posargs, stderr=sys.stderr)
     except CommandFailed as error:
         if error.return_code:
             _leave_with(error.return_code)
@@ -76,6 +77,13 @@ def tests(session: nox.Session) -> None:
     """Run every test, with a real engine and real images: -- [pytest arguments]."""
     _install_development_tools(session)
     session.run("pytest", *session.posargs)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure everything side by side on a quiet machine: -- [--only FIGURE...] [--out FILE]."""
+    session.install("--quiet", "--editable", ".[pipeline]")
+    session.run("python", "bench/run.py", *session.posargs)
 
 
 @nox.session
