@@ -21,10 +21,10 @@ NOBODY = "65532:65532"
 COMMAND_TIMEOUT = 800.0
 
 
-def clean_environment(**variables: str) -> dict[str, str]:
-    """Return our environment without what would choose other venvs than the manifest's."""
+def clean_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return our environment, without what would choose other venvs than the manifest's, and more variables."""
     kept = {name: value for name, value in os.environ.items() if not re.fullmatch(r"SKIP_\w+_BUILD", name)}
-    return kept | variables
+    return kept | dict(variables or {})
 
 
 def program(name: str) -> Path:
@@ -32,10 +32,10 @@ def program(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def greenroom(*words: str | Path, cwd: Path = REPO, **variables: str) -> Completed:
+def greenroom(*words: str | Path, variables: Mapping[str, str] | None = None) -> Completed:
     """Run the console script to its end, whatever its exit code."""
-    environment = clean_environment(**variables)
-    return run([program("greenroom"), *words], cwd=cwd, env=environment, timeout=COMMAND_TIMEOUT, check=False)
+    environment = clean_environment(variables)
+    return run([program("greenroom"), *words], cwd=REPO, env=environment, timeout=COMMAND_TIMEOUT, check=False)
 
 
 def succeeded(done: Completed) -> Completed:
@@ -47,7 +47,8 @@ def succeeded(done: Completed) -> Completed:
 def error_line(done: Completed) -> str:
     """Return the one line that a failed command ends with; nothing else may look like a failure."""
     assert "Traceback" not in done.stderr
-    lines = done.stderr.splitlines()
+    # A build's progress repeats what its steps say, with the time before it.
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"greenroom: +\d+\.\d s  ", line)]
     assert all(line.startswith("greenroom: ") for line in lines), done.stderr
     assert sum(" | next: " in line for line in lines) == 1, done.stderr
     assert " | next: " in lines[-1]
@@ -121,10 +122,10 @@ class Built:
     report: dict[str, Any]
 
 
-def build(images: Images, name: str, project: Path, *words: str, **variables: str) -> Built:
+def build(images: Images, name: str, project: Path, *words: str, variables: Mapping[str, str] | None = None) -> Built:
     """Build and verify an image with the console script, as a user does."""
     tag = images.tag(name)
-    done = succeeded(greenroom("image", "--project", project, "--tag", tag, *words, cwd=REPO, **variables))
+    done = succeeded(greenroom("image", "--project", project, "--tag", tag, *words, variables=variables))
     plan, report = (json.loads((project / "build" / file).read_text()) for file in ("plan.json", "verify.json"))
     assert report["image"] == f"{tag}-unverified"
     return Built(tag=tag, project=project, done=done, plan=plan, report=report)
