@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from greenroom.errors import UsageError
+
 _NEEDS_PIPELINE = {"docker", "filelock", "invoke", "packaging", "rich", "uv"}
 
 
@@ -22,8 +24,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _NEEDS_PIPELINE:
             raise
-        sys.exit(
-            f"greenroom: the host's tools are not installed ({error.name} is missing)"
-            " | next: pip install 'greenroom[pipeline]'"
+        failure = UsageError(
+            f"the host's tools are not installed ({error.name} is missing)",
+            next_step="pip install 'greenroom[pipeline]'",
         )
+        print(f"greenroom: {failure.one_line()}", file=sys.stderr)
+        sys.exit(failure.exit_code)
     GreenroomProgram().run(list(argv if argv is not None else sys.argv))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import pairwise
 
 from invoke.exceptions import Exit, ParseError
+from invoke.parser.context import to_flag
 from invoke.program import Program
 
 from greenroom.errors import UsageError
@@ -28,6 +30,9 @@ class GreenroomProgram(Program):
         """Parse each task's words."""
         with _usage_errors():
             super().parse_tasks()
+            arguments = [argument for context in self.tasks for argument in context.args.values()]
+            names = [name for argument in arguments if argument.kind is list for name in argument.names]
+            check_list_options(self.core.unparsed, {to_flag(name) for name in names})
 
 
 def join_words(argv: list[str]) -> list[str]:
@@ -42,6 +47,21 @@ def join_words(argv: list[str]) -> list[str]:
         if not noun.startswith("-"):
             break
     return joined
+
+
+def check_list_options(words: list[str], flags: set[str]) -> None:
+    """Check that options which may be repeated have a value; invoke takes one without for an empty list.
+
+    Args:
+        words: the words of a command line.
+        flags: the options.
+
+    Raises:
+        ParseError: one has none.
+    """
+    for word, following in pairwise([*words, "-"]):
+        if word in flags and following.startswith("-"):
+            raise ParseError(f"{word} needs a value")
 
 
 @contextmanager

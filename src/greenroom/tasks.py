@@ -6,6 +6,7 @@ prints the result. Every failure ends with its class's exit code and one line on
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import os
@@ -205,8 +206,15 @@ def _collection(name: str, default: str, **tasks: Task[Any]) -> Collection:
     return collection
 
 
+def _another(made: Task[Any]) -> Task[Any]:
+    """Return a task once more, for a second name: invoke uses up the help of a task's options when it shows them."""
+    another = copy.copy(made)
+    another.help = dict(made.help)
+    return another
+
+
 namespace = Collection(
-    _collection("image", "build", build=image, verify=verify),
+    _collection("image", "build", build=image, verify=_another(verify)),
     _collection("plan", "show", show=plan),
     _collection("lock", "update", update=lock),
     _collection("matrix", "show", show=matrix),
