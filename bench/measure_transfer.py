@@ -1,0 +1,118 @@
+"""Moving an image: push and pull with a local registry, and conversion to squashfs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from builds import ONE_LAYER, OURS
+from greenroom.engine import Engine
+from greenroom.process import run
+from harness import Bench, median, ratio
+from lab import forget, settle_disk
+from parts import Registry, library_environment, start_registry, unpacked
+
+TRANSFER_TIMEOUT = 900.0
+SIDES = (OURS, ONE_LAYER)
+
+
+def registry(bench: Bench) -> None:
+    """Measure push_after_bump_share and pull_speedup: the first image, then the bumped one."""
+    images = {side: {variant: bench.image(side, variant) for variant in ("base", "bumped")} for side in SIDES}
+    place = start_registry(bench.lab)
+    raw = bench.outcome.raw
+    for side in SIDES:
+        pushes = {variant: _push(bench.engine, place, images[side][variant], side, variant) for variant in images[side]}
+        before, after = (place.layers(side, variant) for variant in ("base", "bumped"))
+        new = {digest: size for digest, size in after.items() if digest not in before}
+        raw[side] = {
+            "pushes": pushes,
+            "layers": len(after),
+            "new_layers": len(new),
+            "new_layer_bytes": sum(new.values()),
+        }
+        raw[side]["share"] = ratio(pushes["bumped"]["stored_bytes"], pushes["base"]["stored_bytes"])
+    bench.outcome.figures["push_after_bump_share"] = raw[OURS]["share"]
+    pulls = _pulls(bench, place)
+    raw["cold_pull_seconds"] = pulls
+    raw["compression"] = "gzip: the engine's classic image store pushes nothing else"
+    bench.outcome.figures["pull_speedup"] = ratio(median(pulls[ONE_LAYER]), median(pulls[OURS]))
+
+
+def _push(engine: Engine, place: Registry, image: str, side: str, variant: str) -> dict[str, float]:
+    reference = place.reference(side, variant)
+    engine.cli("tag", image, reference, changes=True)
+    stored = place.stored_bytes()
+    settle_disk()
+    began = time.monotonic()
+    engine.cli("push", "--quiet", reference, changes=True, timeout=TRANSFER_TIMEOUT)
+    seconds = round(time.monotonic() - began, 2)
+    engine.cli("rmi", reference, changes=True)
+    return {"seconds": seconds, "stored_bytes": place.stored_bytes() - stored}
+
+
+def _pulls(bench: Bench, place: Registry) -> dict[str, list[float]]:
+    """Pull each side's bumped image, interleaved, on an engine that has nothing: no base image either."""
+    engine = bench.lab.engine("puller", base=False)
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    for _ in range(bench.repeats):
+        for side in SIDES:
+            reference = place.reference(side, "bumped")
+            forget(engine, [reference])
+            settle_disk()
+            began = time.monotonic()
+            engine.cli("pull", "--quiet", reference, changes=True, timeout=TRANSFER_TIMEOUT)
+            seconds[side].append(round(time.monotonic() - began, 2))
+            forget(engine, [reference])
+    return seconds
+
+
+def squashfs(bench: Bench) -> None:
+    """Measure squashfs_ratio: mksquashfs of each image's exported root."""
+    images = {side: bench.image(side) for side in SIDES}
+    parts = unpacked(bench.lab)
+    roots = {side: _exported(bench.engine, images[side], bench.scratch / f"root-{side}") for side in SIDES}
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    sizes: dict[str, int] = {}
+    try:
+        for _ in range(bench.repeats):
+            for side in SIDES:
+                target = bench.scratch / f"{side}.squashfs"
+                target.unlink(missing_ok=True)
+                settle_disk()
+                began = time.monotonic()
+                argv: list[str | Path] = [
+                    parts / "usr/bin/mksquashfs",
+                    roots[side],
+                    target,
+                    "-noappend",
+                    "-no-progress",
+                    "-quiet",
+                ]
+                run(argv, changes=True, env=library_environment(parts), timeout=TRANSFER_TIMEOUT)
+                seconds[side].append(round(time.monotonic() - began, 2))
+                sizes[side] = target.stat().st_size
+                target.unlink()
+                bench.outcome.raw |= {"seconds": seconds, "bytes": sizes}
+    finally:
+        for root in roots.values():
+            shutil.rmtree(root, ignore_errors=True)
+    bench.outcome.figures["squashfs_ratio"] = ratio(median(seconds[OURS]), median(seconds[ONE_LAYER]))
+
+
+def _exported(engine: Engine, image: str, root: Path) -> Path:
+    """Unpack an image's whole root into a directory."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    archive = root.with_suffix(".tar")
+    container = engine.cli(
+        "create", "--network", "none", image, "/nonexistent", changes=True, timeout=60
+    ).stdout.strip()
+    try:
+        engine.cli("export", "--output", archive, container, changes=True, timeout=TRANSFER_TIMEOUT)
+    finally:
+        engine.cli("rm", "--force", container, changes=True, timeout=60)
+    run(["tar", "-xf", archive, "-C", root], changes=True, timeout=TRANSFER_TIMEOUT)
+    archive.unlink()
+    return root
