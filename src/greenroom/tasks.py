@@ -22,11 +22,14 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
-from greenroom import engine, pipeline, report
+from greenroom import engine, pipeline, report, size_report
 from greenroom.errors import GreenroomError, UsageError
+from greenroom.image_diff import compare_images
+from greenroom.image_layers import read_images
 from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
 from greenroom.process import dry_run
 from greenroom.project import load_project
+from greenroom.sizes import measure
 from greenroom.verify import Report
 
 _HELP = {
@@ -176,6 +179,27 @@ def matrix(context: Context, project: str = ".", manifest: str = "", format: str
     report.print_matrix({variant: variants[variant]} if variant else variants, format)
 
 
+@command(help={"image": "the image", "json": "print as JSON"})
+def size(context: Context, image: str, json: bool = False) -> None:
+    """Show what an image's venvs, distributions and layers weigh, largest first, without running it."""
+    (read,) = read_images(engine.find_engine(), [image])
+    sizes = measure(read)
+    if json:
+        report.print_json(size_report.sizes_json(sizes))
+    else:
+        size_report.print_sizes(sizes)
+
+
+@command(help={"before": "image A", "after": "image B", "json": "print as JSON"})
+def diff(context: Context, before: str, after: str, json: bool = False) -> None:
+    """Show what differs from image A to image B by venv and distribution, and which layers change."""
+    found = compare_images(*read_images(engine.find_engine(), [before, after]))
+    if json:
+        report.print_json(size_report.diff_json(found))
+    else:
+        size_report.print_diff(found)
+
+
 @command()
 def engine_start(context: Context) -> None:
     """Start the private engine, or say which engine answers already."""
@@ -221,3 +245,5 @@ namespace = Collection(
     _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status),
 )
 namespace.add_task(verify, name="verify")
+namespace.add_task(size, name="size")
+namespace.add_task(diff, name="diff")
