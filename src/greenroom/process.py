@@ -24,6 +24,8 @@ from typing import IO
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that a command may take when the caller says nothing."""
+PIPE_PATIENCE = 5.0
+"""Seconds to wait for the rest of each stream of a command that has ended."""
 
 _DRY_RUN: ContextVar[bool] = ContextVar("greenroom_dry_run", default=False)
 
@@ -146,7 +148,7 @@ def run(
             end_process_group(child)
     for thread in threads:
         # A grandchild may keep the pipes open after the child has ended: its output is not awaited.
-        thread.join(5)
+        thread.join(PIPE_PATIENCE)
     completed = Completed(
         argv=args,
         returncode=child.returncode,

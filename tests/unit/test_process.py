@@ -176,7 +176,8 @@ except KeyboardInterrupt:
     assert wait_until_gone(int(pids.read_text()))
 
 
-def test_a_grandchild_that_keeps_a_pipe_open_is_not_awaited(tmp_path: Path) -> None:
+def test_a_grandchild_that_keeps_a_pipe_open_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PIPE_PATIENCE", 0.5)
     pids = tmp_path / "pids"
     began = time.monotonic()
     done = run(["sh", "-c", f"echo out; sleep 60 2>/dev/null & echo $! >{pids}"], timeout=30)
