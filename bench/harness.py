@@ -59,12 +59,14 @@ class Bench:
         lab: its engines.
         repeats: repetitions whose median counts.
         largest_scale: where the scale series ends.
+        small: on a few actors only, to try the bench itself; the numbers mean nothing.
         outcome: of the measure that runs now.
     """
 
     lab: Lab
     repeats: int
     largest_scale: int = 4
+    small: bool = False
     outcome: Outcome = field(default_factory=Outcome)
     _bump: Bump | None = None
 
@@ -86,7 +88,7 @@ class Bench:
 
     def workload(self) -> Path:
         """Return the workload, locked."""
-        return workload.post_training(self.project("post-training"))
+        return workload.post_training(self.project("small" if self.small else "post-training"), small=self.small)
 
     def bumped(self) -> Bump:
         """Return the workload with one small package at its previous release, nothing else changed.

@@ -73,6 +73,15 @@ class Lab:
         """End a process that leads its own group when the laboratory closes."""
         self._children.append(child)
 
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the engine and of its builder; nothing when none was started."""
+        for engine in self._engines.values():
+            server = engine.cli("version", "--format", "{{.Server.Version}}", timeout=60).stdout.strip()
+            driver = engine.cli("info", "--format", "{{.Driver}}", timeout=60).stdout.strip()
+            buildx = engine.cli("buildx", "version", timeout=60).stdout.split()
+            return {"engine": server, "storage_driver": driver, "buildx": " ".join(buildx[1:2])}
+        return {}
+
     def close(self) -> None:
         """Stop every engine of this laboratory and, unless they are kept, remove their data."""
         for child in self._children:

@@ -8,10 +8,8 @@ shown against unique bytes.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
-import re
 import shutil
 import tomllib
 from collections.abc import Mapping
@@ -121,8 +119,7 @@ def scaled(base: Path, directory: Path, bounds: list[Bounds]) -> Path:
     """
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    manifest = (base / workload.MANIFEST).read_text(encoding="utf-8")
-    table = _actors(manifest)
+    table = workload.actors(base)
     metadata = _metadata(base)
     extras: dict[str, list[str]] = {}
     actors: dict[str, list[str] | None] = {}
@@ -136,25 +133,10 @@ def scaled(base: Path, directory: Path, bounds: list[Bounds]) -> Path:
             actors[fqn] = [extra]
             extras[extra] = _requirements(metadata["project"], names, bound)
     (directory / "pyproject.toml").write_text(_pyproject(metadata, extras), encoding="utf-8")
-    written = json.dumps(actors, indent=4).replace("null", "None")
-    manifest = re.sub(
-        r"(ACTOR_ENVIRONMENTS[^\n]*= )\{\n.*?\n\}\n",
-        lambda match: f"{match[1]}{written}\n",
-        manifest,
-        count=1,
-        flags=re.S,
-    )
-    (directory / workload.MANIFEST).write_text(manifest, encoding="utf-8")
+    shutil.copyfile(base / workload.MANIFEST, directory / workload.MANIFEST)
+    workload.write_actors(directory, actors)
     uv_lock(uv_program(), directory)
     return directory
-
-
-def _actors(manifest: str) -> dict[str, list[str] | None]:
-    for node in ast.walk(ast.parse(manifest)):
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ACTOR_ENVIRONMENTS" and node.value:
-            table: dict[str, list[str] | None] = ast.literal_eval(node.value)
-            return table
-    raise ValueError("the workload's manifest has no table ACTOR_ENVIRONMENTS")
 
 
 def _requirements(project: Mapping[str, Any], names: list[str], bounds: Bounds) -> list[str]:

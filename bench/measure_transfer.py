@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from builds import ONE_LAYER, OURS
@@ -20,9 +21,10 @@ SIDES = (OURS, ONE_LAYER)
 def registry(bench: Bench) -> None:
     """Measure push_after_bump_share and pull_speedup: the first image, then the bumped one."""
     images = {side: {variant: bench.image(side, variant) for variant in ("base", "bumped")} for side in SIDES}
-    place = start_registry(bench.lab)
+    # One for each side, so that neither finds the base image's layer pushed already.
+    places = {side: start_registry(bench.lab, side) for side in SIDES}
     raw = bench.outcome.raw
-    for side in SIDES:
+    for side, place in places.items():
         pushes = {variant: _push(bench.engine, place, images[side][variant], side, variant) for variant in images[side]}
         before, after = (place.layers(side, variant) for variant in ("base", "bumped"))
         new = {digest: size for digest, size in after.items() if digest not in before}
@@ -34,7 +36,7 @@ def registry(bench: Bench) -> None:
         }
         raw[side]["share"] = ratio(pushes["bumped"]["stored_bytes"], pushes["base"]["stored_bytes"])
     bench.outcome.figures["push_after_bump_share"] = raw[OURS]["share"]
-    pulls = _pulls(bench, place)
+    pulls = _pulls(bench, places)
     raw["cold_pull_seconds"] = pulls
     raw["compression"] = "gzip: the engine's classic image store pushes nothing else"
     bench.outcome.figures["pull_speedup"] = ratio(median(pulls[ONE_LAYER]), median(pulls[OURS]))
@@ -52,12 +54,12 @@ def _push(engine: Engine, place: Registry, image: str, side: str, variant: str) 
     return {"seconds": seconds, "stored_bytes": place.stored_bytes() - stored}
 
 
-def _pulls(bench: Bench, place: Registry) -> dict[str, list[float]]:
+def _pulls(bench: Bench, places: Mapping[str, Registry]) -> dict[str, list[float]]:
     """Pull each side's bumped image, interleaved, on an engine that has nothing: no base image either."""
     engine = bench.lab.engine("puller", base=False)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(bench.repeats):
-        for side in SIDES:
+        for side, place in places.items():
             reference = place.reference(side, "bumped")
             forget(engine, [reference])
             settle_disk()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -78,16 +79,17 @@ class Registry:
         return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
 
 
-def start_registry(lab: Lab) -> Registry:
-    """Start a registry on a free port; it ends with the laboratory.
+def start_registry(lab: Lab, name: str) -> Registry:
+    """Start an empty registry on a free port; it ends with the laboratory.
 
     Raises:
         Unavailable: it cannot be had or does not answer.
     """
     root = unpacked(lab)
-    directory = lab.directory / "registry"
+    directory = lab.directory / f"registry-{name}"
     storage = directory / "storage"
-    storage.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    storage.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

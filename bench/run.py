@@ -44,7 +44,12 @@ def _end(number: int, _: object) -> None:
 def measure(bench: Bench, groups: tuple[str, ...], out: Path) -> tuple[dict[str, results.Value], dict[str, Any]]:
     """Measure groups one after the other; what is known so far is written after each."""
     figures: dict[str, results.Value] = {}
-    raw: dict[str, Any] = {"machine": results.machine(), "groups": list(groups), "repeats": bench.repeats}
+    raw: dict[str, Any] = {
+        "machine": results.machine(),
+        "groups": list(groups),
+        "repeats": bench.repeats,
+        "small": bench.small,
+    }
     for group in results.GROUPS:
         if group not in groups:
             raw[group] = {"reason": "not asked for in this run"}
@@ -65,6 +70,7 @@ def measure(bench: Bench, groups: tuple[str, ...], out: Path) -> tuple[dict[str,
         figures |= outcome.figures
         outcome.raw["took_seconds"] = round(time.monotonic() - began, 1)
         raw[group] = outcome.raw
+        raw["versions"] = bench.lab.versions()
         results.write(out, figures, raw)
     return figures, raw
 
@@ -76,6 +82,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the results go")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions whose median counts")
     parser.add_argument("--largest-scale", type=int, default=4, help="where the scale series 1, 2, 4 ends")
+    parser.add_argument("--small", action="store_true", help="a few actors, to try the bench; its numbers mean nothing")
     parser.add_argument("--keep", action="store_true", help="keep the engines' data and images for the next run")
     args = parser.parse_args()
     try:
@@ -86,7 +93,9 @@ def main() -> int:
     lab = Lab(Path("build/bench").resolve(), keep=args.keep)
     try:
         figures, raw = measure(
-            Bench(lab=lab, repeats=max(1, args.repeats), largest_scale=args.largest_scale), groups, args.out
+            Bench(lab=lab, repeats=max(1, args.repeats), largest_scale=args.largest_scale, small=args.small),
+            groups,
+            args.out,
         )
     finally:
         say("bench: stopping its engines")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from greenroom.lock import Artifact, uv_lock
@@ -21,18 +23,55 @@ BUMP_CANDIDATES = ("idna", "click", "certifi", "attrs", "packaging")
 ADDED_ACTOR = "nemo_rl.bench.thirtieth.ThirtiethActor"
 PRESENT_EXTRAS = ("nemo_gym",)
 """Extras of a set that the image has already: the added actor shares it."""
+SMALL_EXTRAS = {"fsdp", "nemo_gym"}
+"""Extras of the small workload, which is there to try the bench itself."""
 NEW_SET_EXTRAS = ("fsdp", "nemo_gym")
 """Extras of no set so far, whose distributions are all in the image already."""
 
 
-def post_training(directory: Path) -> Path:
-    """Copy the workload into a directory and lock it there; it is left alone when it is there already."""
+def post_training(directory: Path, *, small: bool = False) -> Path:
+    """Copy the workload into a directory and lock it there; it is left alone when it is there already.
+
+    Args:
+        directory: the copy.
+        small: keep only the actors whose extras are all in `SMALL_EXTRAS`.
+    """
     if not (directory / "uv.lock").is_file():
         directory.mkdir(parents=True, exist_ok=True)
         for name in ("pyproject.toml", MANIFEST):
             shutil.copyfile(POST_TRAINING / name, directory / name)
+        if small:
+            table = actors(directory)
+            write_actors(
+                directory, {name: extras for name, extras in table.items() if set(extras or []) <= SMALL_EXTRAS}
+            )
         uv_lock(uv_program(), directory)
     return directory
+
+
+def actors(project: Path) -> dict[str, list[str] | None]:
+    """Return the table of a copied manifest."""
+    for node in ast.walk(ast.parse((project / MANIFEST).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ACTOR_ENVIRONMENTS" and node.value:
+            table: dict[str, list[str] | None] = ast.literal_eval(node.value)
+            return table
+    raise Unavailable("the workload's manifest has no table ACTOR_ENVIRONMENTS")
+
+
+def write_actors(project: Path, table: Mapping[str, list[str] | None]) -> None:
+    """Replace the table of a copied manifest."""
+    path = project / MANIFEST
+    rows = "".join(f"    {name!r}: {extras!r},\n" for name, extras in table.items())
+    text, count = re.subn(
+        r"(ACTOR_ENVIRONMENTS[^\n]*= )\{\n.*?\n\}\n",
+        lambda match: f"{match[1]}{{\n{rows}}}\n",
+        path.read_text(encoding="utf-8"),
+        count=1,
+        flags=re.DOTALL,
+    )
+    if not count:
+        raise Unavailable("the workload's manifest has no table ACTOR_ENVIRONMENTS")
+    path.write_text(text, encoding="utf-8")
 
 
 def _copy(project: Path, directory: Path) -> Path:
@@ -69,13 +108,7 @@ def locked_version(plan: Plan, name: str) -> str | None:
 def add_actor(project: Path, directory: Path, extras: tuple[str, ...]) -> Path:
     """Copy a project and add one actor to its manifest's table."""
     _copy(project, directory)
-    path = directory / MANIFEST
-    text = path.read_text(encoding="utf-8")
-    row = f'    "{ADDED_ACTOR}": {list(extras)!r},\n'
-    changed = re.sub(r"(ACTOR_ENVIRONMENTS[^\n]*= \{\n)", lambda match: match[1] + row, text, count=1)
-    if changed == text:
-        raise Unavailable("the workload's manifest has no table to add an actor to")
-    path.write_text(changed, encoding="utf-8")
+    write_actors(directory, {**actors(directory), ADDED_ACTOR: list(extras)})
     return directory
 
 
