@@ -203,6 +203,8 @@ def index() -> Iterator[Web]:
         wheel("base"),
         wheel("shared", "1.0"),
         wheel("shared", "2.0"),
+        wheel("base-more"),
+        wheel("base2"),
         wheel("windows-helper"),
         wheel("needs-helper", requires=["windows-helper; sys_platform == 'win32'", "base"]),
         wheel("native", tag="cp313-cp313-manylinux_2_17_x86_64"),
@@ -257,6 +259,7 @@ two = ["shared>=2"]
 native = ["native"]
 source = ["source-only"]
 old = ["other-python; sys_platform == 'linux'"]
+order = ["base-more", "base2"]
 empty = []
 
 [tool.uv]

@@ -32,6 +32,8 @@ SETS: list[tuple[list[str], dict[str, str]]] = [
     (["one"], {"base": "1.0", "needs-helper": "1.0", "shared": "1.0"}),
     (["two"], {"base": "1.0", "shared": "2.0"}),
     (["native", "two"], {"base": "1.0", "native": "1.0", "shared": "2.0"}),
+    # By name and by filename these come in different orders.
+    (["order"], {"base": "1.0", "base-more": "1.0", "base2": "1.0"}),
     (["source"], {"base": "1.0", "source-only": "1.0"}),
 ]
 
@@ -109,6 +111,16 @@ def test_reading_changes_nothing(uv: str, locked: Path, target: Target) -> None:
     read_closure(uv, locked, ["one"], target)
     assert {path.name: path.read_bytes() for path in locked.iterdir() if path.is_file()} == before
     assert {path.name for path in locked.iterdir()} == {"pyproject.toml", "uv.lock"}
+
+
+def test_the_lock_is_used_as_it_stands(uv: str, locked: Path, target: Target, tmp_path: Path) -> None:
+    """Also when it is stale: whether it may be used is checked elsewhere, once."""
+    root = shutil.copytree(locked, tmp_path / "copy")
+    text = (root / "pyproject.toml").read_text()
+    (root / "pyproject.toml").write_text(text.replace('["base"]', '["base", "native"]'))
+    before = (root / "uv.lock").read_bytes()
+    assert contents(read_closure(uv, root, [], target)) == {"base": "1.0"}
+    assert (root / "uv.lock").read_bytes() == before
 
 
 def test_a_project_that_is_a_package_is_told_apart(

@@ -59,6 +59,7 @@ def test_actors_with_the_same_extras_in_another_order_share_a_set(project: Path,
     planned = plan_project(uv=uv, project=project, manifest=project / "envs.py", stage="late", skip=[], target=target)
     assert {actor.environment_set for actor in planned.plan.included} == {"native+two"}
     assert [actor.extras for actor in planned.plan.included] == [("two", "native"), ("native", "two")]
+    assert planned.plan.closure("native+two") == {"base": "1.0", "native": "1.0", "shared": "2.0"}
 
 
 def test_two_places_give_the_same_plan(project: Path, uv: str, target: Target, tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ TREES = {
 def test_a_time_out_ends_the_whole_process_group(tmp_path: Path, tree: str) -> None:
     pids = tmp_path / "pids"
     began = time.monotonic()
-    with pytest.raises(ProcessError, match="no end within 1 s") as caught:
-        run(["sh", "-c", TREES[tree].format(pids=pids) + "; echo end"], timeout=1)
-    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessError, match="no end within 2 s") as caught:
+        run(["sh", "-c", TREES[tree].format(pids=pids) + "; echo end"], timeout=2)
+    assert time.monotonic() - began < 11
     assert caught.value.completed.returncode == -signal.SIGTERM
     assert wait_until_gone(int(pids.read_text()))
 
@@ -149,7 +149,7 @@ def test_a_child_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     end = process.end_process_group
     monkeypatch.setattr(process, "end_process_group", lambda child: end(child, grace=0.3))
     with pytest.raises(ProcessError, match="no end within") as caught:
-        run(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], timeout=0.5)
+        run(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], timeout=1.5)
     assert caught.value.completed.returncode == -signal.SIGKILL
 
 
@@ -163,7 +163,7 @@ from greenroom.process import run
 def interrupt():
     while not Path({str(pids)!r}).exists():
         time.sleep(0.02)
-    time.sleep(0.3)
+    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt, daemon=True).start()
