@@ -50,7 +50,10 @@ PATHS = (
 # password that the host's may hold.
 CLEAN = (
     'rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/systemd "$1"/var/lib/apt/lists/* "$1"/tmp/* "$1"/run/*',
-    'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id "$1"/etc/hostname "$1"/etc/resolv.conf',
+    'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id',
+    # Empty, not absent: an engine mounts its own over them, and would make and remove them in every build step,
+    # which dates /etc in every layer.
+    'for file in hostname hosts resolv.conf; do rm -f "$1/etc/$file" && : > "$1/etc/$file"; done',
     'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-',
     'rm -f "$1"/var/lib/dpkg/*-old "$1"/var/lib/apt/extended_states',
     'mkdir -p "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial "$1"/var/log/apt',
