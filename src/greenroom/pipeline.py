@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -13,19 +14,23 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
+from greenroom import timings
 from greenroom.base_image import ensure_base_image
 from greenroom.build import BuildRequest, build_image, unverified_tag
 from greenroom.closures import check_closures, differences, locked_closures, parse, render
 from greenroom.console import say
 from greenroom.container import image_target, inspect_image
 from greenroom.engine import Engine, find_engine
-from greenroom.errors import ImageDiffersError
+from greenroom.errors import BuildError, ImageDiffersError
 from greenroom.files import write_aside
+from greenroom.image_layers import read_images
 from greenroom.lock import check_lock, uv_lock
 from greenroom.manifest import known_extras, normalise_skips, read_rows, skips_from_environment
 from greenroom.planner import Planned, plan_project
 from greenroom.process import is_dry_run
+from greenroom.progress import BuildProgress
 from greenroom.project import Project, load_project
+from greenroom.reproducible import first_difference
 from greenroom.target import Target, bootstrap_target
 from greenroom.verify import Report, compare
 
@@ -164,33 +169,43 @@ def _plan(selection: Selection, target: Target) -> Planned:
     )
 
 
-def image(
-    selection: Selection,
-    *,
-    on_report: Callable[[Report], None],
-    tag: str = "",
-    base_image: str = "",
-    no_cache: bool = False,
-    bytecode: bool = True,
-) -> None:
-    """Build an image and verify it; only a verified image gets the tag.
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How an image is built.
 
-    Args:
-        selection: what it holds.
-        on_report: receives the verification's report before a wrong image is refused.
+    Attributes:
         tag: its tag; the project's when empty.
         base_image: what it is built on; the project's when empty.
         no_cache: run every build step again.
         bytecode: put compiled sources into the image: imports get about three times faster, the venvs half as large again.
+        timings: write where time and bytes went to `build/timings.json` and `build/timings.html`.
+        check_reproducible: build it a second time without any cache, and compare every layer's digest.
+    """
+
+    tag: str = ""
+    base_image: str = ""
+    no_cache: bool = False
+    bytecode: bool = True
+    timings: bool = False
+    check_reproducible: bool = False
+
+
+def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[Report], None]) -> None:
+    """Build an image and verify it; only a verified image gets the tag.
+
+    Args:
+        selection: what it holds.
+        options: how it is built.
+        on_report: receives the verification's report before a wrong image is refused.
 
     Raises:
         GreenroomError: of every kind; each has its exit code.
     """
     project = selection.project
-    tag = tag or project.tag
+    tag = options.tag or project.tag
     ready_lock(project)
     engine = find_engine()
-    base = ensure_base_image(engine, base_image or project.base_image)
+    base = ensure_base_image(engine, options.base_image or project.base_image)
     target = bootstrap_target() if is_dry_run() else image_target(engine, base)
     planned = _plan(selection, target)
     write_aside(selection.output / "plan.json", planned.plan.to_json())
@@ -202,17 +217,56 @@ def image(
             base_image=base,
             tag=aside,
             urls=planned.urls,
-            no_cache=no_cache,
-            bytecode=bytecode,
+            no_cache=options.no_cache,
+            bytecode=options.bytecode,
         )
-        build_image(engine, request)
+        progress = build_image(engine, request)
         if is_dry_run():
             return
+        if options.timings:
+            _write_timings(engine, progress, aside, selection.output)
+        if options.check_reproducible:
+            _build_again(engine, request)
         report = _verify(engine, selection, aside)
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)
     say(f"{tag} is built and verified")
+
+
+def _write_timings(engine: Engine, progress: BuildProgress, image: str, output: Path) -> None:
+    """Write a build's timings, and a table of them to a CI's summary page where there is one."""
+    history = engine.client().images.get(image).history()
+    layers = [(str(step["CreatedBy"]), int(step["Size"])) for step in history]
+    rows = timings.timings(progress.steps.values(), layers)
+    write_aside(output / "timings.json", json.dumps(timings.to_json(rows), indent=1) + "\n")
+    write_aside(output / "timings.html", timings.to_html(rows, f"Build of {image.removesuffix('-unverified')}"))
+    say(f"timings are in {output / 'timings.html'}")
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(timings.to_markdown(rows))
+
+
+def _build_again(engine: Engine, request: BuildRequest) -> None:
+    """Build a second time and compare.
+
+    Raises:
+        BuildError: a layer's digest differs; the first differing file is named.
+    """
+    again = dataclasses.replace(request, tag=f"{request.tag}-again", no_cache=True)
+    say("build a second time, without any cache")
+    build_image(engine, again)
+    try:
+        difference = first_difference(*read_images(engine, [request.tag, again.tag]))
+    finally:
+        engine.cli("rmi", again.tag, changes=True)
+    if difference:
+        raise BuildError(
+            f"two builds of one plan differ: {difference}",
+            cause="an sdist or the project whose build records a time or a path",
+            next_step="greenroom diff shows the rest; set SOURCE_DATE_EPOCH in that build",
+        )
+    say("both builds have the same layers")
 
 
 def verify(selection: Selection, *, tag: str = "", report_file: Path | None = None) -> Report:

@@ -41,6 +41,8 @@ _HELP = {
     "base-image": "bootstrap:trixie (a Debian base made from packages) or any reference",
     "no-cache": "run every build step again",
     "bytecode": "leave out compiled sources: a smaller image whose imports are slower",
+    "timings": "write where time and bytes went to build/timings.json and build/timings.html",
+    "check-reproducible": "build a second time without any cache, and compare every layer's digest",
     "accept": "make what is locked now the reviewed closures",
     "format": "json (a list) or github (for strategy.matrix)",
     "variant": "only this variant",
@@ -99,7 +101,18 @@ def plan(
 
 
 @command(
-    words=["project", "manifest", "stage", "skip", "tag", "base-image", "no-cache", "bytecode"],
+    words=[
+        "project",
+        "manifest",
+        "stage",
+        "skip",
+        "tag",
+        "base-image",
+        "no-cache",
+        "bytecode",
+        "timings",
+        "check-reproducible",
+    ],
     iterable=["skip"],
     optional=["json"],
     help={"json": "print the verification's report as JSON, or write it to a file"},
@@ -114,18 +127,21 @@ def image(
     base_image: str = "",
     no_cache: bool = False,
     bytecode: bool = True,
+    timings: bool = False,
+    check_reproducible: bool = False,
     json: str = "",
 ) -> None:
     """Build the image and verify it; only a verified image gets the tag."""
     selection = _select(project, manifest, stage, skip)
-    pipeline.image(
-        selection,
+    options = pipeline.ImageOptions(
         tag=tag,
         base_image=base_image,
         no_cache=no_cache,
         bytecode=bytecode,
-        on_report=lambda result: _show_report(result, json),
+        timings=timings,
+        check_reproducible=check_reproducible,
     )
+    pipeline.image(selection, options, on_report=lambda result: _show_report(result, json))
 
 
 @command(
