@@ -48,6 +48,8 @@ class ImageDiff:
         changes: what differs in the venvs that are in both.
         layers_new: the layers of B that A does not have, largest first; equal layers once.
         layers_gone: those of A that B does not have.
+        layers_touched: digest of a new layer → digest of one that is gone and has the same content: they differ in
+            times, owners or permissions only, so that a build moves what it need not.
         new_size: bytes of content in the new layers.
         new_venv_size: what of that is below the venv directory.
         new_share: `new_venv_size` as a part of what all of B's layers store there; 0 when that is nothing.
@@ -61,6 +63,7 @@ class ImageDiff:
     changes: tuple[VenvChange, ...]
     layers_new: tuple[LayerSize, ...]
     layers_gone: tuple[LayerSize, ...]
+    layers_touched: Mapping[str, str]
     new_size: int
     new_venv_size: int
     new_share: float
@@ -93,6 +96,15 @@ def new_venv_share(before: Image, after: Image) -> float:
     return sum(layer.venv_size for layer in new_layers(before, after)) / stored if stored else 0.0
 
 
+def touched_layers(before: Image, after: Image) -> dict[str, str]:
+    """Return, for each new layer whose entries and content another image has too, the digest that it has there."""
+    known = {layer.digest for layer in before.layers}
+    kept = {layer.digest for layer in after.layers}
+    gone = {frozenset(layer.entries): layer.digest for layer in before.layers if layer.digest not in kept}
+    new = {layer.digest: frozenset(layer.entries) for layer in after.layers if layer.digest not in known}
+    return {digest: gone[entries] for digest, entries in new.items() if entries in gone}
+
+
 def compare_images(before: Image, after: Image) -> ImageDiff:
     """Compare two images.
 
@@ -118,6 +130,7 @@ def compare_images(before: Image, after: Image) -> ImageDiff:
         changes=tuple(change for change in found if not change.is_empty),
         layers_new=added,
         layers_gone=new_layers(after, before),
+        layers_touched=touched_layers(before, after),
         new_size=sum(layer.size for layer in added),
         new_venv_size=sum(layer.venv_size for layer in added),
         new_share=new_venv_share(before, after),

@@ -123,7 +123,12 @@ def print_diff(diff: ImageDiff) -> None:
     console.print(
         f"{diff.before} → {diff.after}: {len(diff.venvs_added)} venvs added, {len(diff.venvs_removed)} removed, "
         f"{touched} changed, {diff.venvs_same} the same; {len(diff.layers_new)} new layers, {_bytes(diff.new_size)}; "
-        f"{_bytes(diff.new_venv_size)} of venvs, {diff.new_share:.2%} of all in B",
+        f"{_bytes(diff.new_venv_size)} of venvs, {diff.new_share:.2%} of all in B"
+        + (
+            f"; {len(diff.layers_touched)} have the content of a layer of A and differ in times or permissions only"
+            if diff.layers_touched
+            else ""
+        ),
         markup=False,
         soft_wrap=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.layers import SITE, VENVS, Maker, file, one_set, symlink, two_sets
@@ -44,6 +45,17 @@ def test_equal_layers_are_moved_once() -> None:
     twice = [file(f"{VENVS}/a.A/f", "12345")]
     found = compare_images(make.image([]), make.image(twice, twice))
     assert (len(found.layers_new), found.new_size, found.new_share) == (1, 5, 1.0)
+
+
+def test_layers_that_differ_in_times_only_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    make = Maker()
+    before, after = one_set(make, a="1", b="1"), one_set(make, a="1", b="2")
+    later = replace(before.layers[0], digest="sha256:later")
+    found = compare_images(before, replace(after, layers=(later, *after.layers[1:])))
+    assert (len(found.layers_new), found.layers_touched) == (2, {"sha256:later": before.layers[0].digest})
+    size_report.print_diff(found)
+    assert "1 have the content of a layer of A" in capsys.readouterr().out
+    assert compare_images(before, after).layers_touched == {}
 
 
 def test_venvs_come_and_go_by_name() -> None:
