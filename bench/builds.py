@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from greenroom import pipeline
-from greenroom.build import BUILD_TIMEOUT, BuildRequest, build_arguments, copy_pipeline, write_secrets
+from greenroom.build import BUILD_TIMEOUT, BuildRequest, build_arguments, write_secrets
 from greenroom.container import image_target
 from greenroom.engine import Engine
 from greenroom.errors import BuildError
@@ -63,7 +63,14 @@ def plan_of(engine: Engine, project: Path) -> Planned:
 
 
 def build(
-    engine: Engine, side: str, project: Path, tag: str, *, bytecode: bool = False, no_cache: bool = False
+    engine: Engine,
+    side: str,
+    project: Path,
+    tag: str,
+    *,
+    context: Path,
+    bytecode: bool = False,
+    no_cache: bool = False,
 ) -> Build:
     """Build an image and time it.
 
@@ -72,6 +79,7 @@ def build(
         side: "ours", or the name of a baseline's directory.
         project: the project's directory, with its lock.
         tag: the image's tag.
+        context: our Dockerfile and the build's scripts, as `copy_pipeline` makes them.
         bytecode: compile bytecode; ours only.
         no_cache: run every step again.
 
@@ -79,9 +87,9 @@ def build(
         BuildError: a step failed.
     """
     if side == OURS:
-        return _build_ours(engine, project, tag, bytecode=bytecode, no_cache=no_cache)
+        return _build_ours(engine, project, tag, context=context, bytecode=bytecode, no_cache=no_cache)
     values = {"BASE_IMAGE": BASE, "MANIFEST": "actor_environments.py"}
-    contexts = {"venvs": HERE / "venvs"}
+    contexts = {"venvs": HERE / "venvs", "greenroom": context}
     arguments = ["buildx", "build", "--builder", "default", "--progress", "rawjson", "--network", "host", "--load"]
     arguments += ["--file", str(HERE / side / "Dockerfile"), "--target", "release", "--tag", tag]
     for name, value in values.items():
@@ -91,22 +99,17 @@ def build(
     if no_cache:
         arguments.append("--no-cache")
     with tempfile.TemporaryDirectory(prefix="greenroom-bench-") as directory:
-        context = Path(directory) / "greenroom"
-        copy_pipeline(context)
-        arguments += ["--build-context", f"greenroom={context}"]
         # The lock's hosts decide which credentials a build sees; they are ours' plan's.
         secrets = write_secrets(Path(directory) / "secrets", os.environ, plan_of(engine, project).urls.values())
         arguments += _secret_options(secrets)
         return _timed(engine, [*arguments, str(project)], tag)
 
 
-def _build_ours(engine: Engine, project: Path, tag: str, *, bytecode: bool, no_cache: bool) -> Build:
+def _build_ours(engine: Engine, project: Path, tag: str, *, context: Path, bytecode: bool, no_cache: bool) -> Build:
     settle_disk()
     began = time.monotonic()
     planned = plan_of(engine, project)
     with tempfile.TemporaryDirectory(prefix="greenroom-bench-") as directory:
-        context = Path(directory) / "greenroom"
-        copy_pipeline(context)
         secrets = write_secrets(Path(directory) / "secrets", os.environ, planned.urls.values())
         request = BuildRequest(
             project=pipeline.select(project).project,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import workload
 from builds import OURS, Build, build, plan_of
+from greenroom.build import copy_pipeline
 from greenroom.console import say
 from greenroom.engine import Engine
 from greenroom.lock import Artifact
@@ -69,6 +71,7 @@ class Bench:
     small: bool = False
     outcome: Outcome = field(default_factory=Outcome)
     _bump: Bump | None = None
+    _context: Path | None = None
 
     @property
     def engine(self) -> Engine:
@@ -81,6 +84,16 @@ class Bench:
         path = self.lab.directory / "scratch"
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    @property
+    def context(self) -> Path:
+        """The pipeline's own files as they were at the first build, so that an edit meanwhile changes no later one."""
+        if self._context is None:
+            path = self.lab.directory / "pipeline"
+            shutil.rmtree(path, ignore_errors=True)
+            copy_pipeline(path)
+            self._context = path
+        return self._context
 
     def project(self, name: str) -> Path:
         """Return the directory of a project of that name."""
@@ -128,9 +141,20 @@ class Bench:
             self.build(side, project, tag, bytecode=bytecode)
         return tag
 
-    def build(self, side: str, project: Path, tag: str, *, bytecode: bool = False, no_cache: bool = False) -> Build:
+    def build(
+        self,
+        side: str,
+        project: Path,
+        tag: str,
+        *,
+        bytecode: bool = False,
+        no_cache: bool = False,
+        engine: Engine | None = None,
+    ) -> Build:
         """Build and say how long it took."""
-        done = build(self.engine, side, project, tag, bytecode=bytecode, no_cache=no_cache)
+        done = build(
+            engine or self.engine, side, project, tag, context=self.context, bytecode=bytecode, no_cache=no_cache
+        )
         say(
             f"bench: {tag}: {done.seconds:.1f} s"
             + (f", planned in {done.planning_seconds:.1f} s" if side == OURS else "")

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import workload
-from builds import ONE_LAYER, OURS, SYMLINK, build
+from builds import ONE_LAYER, OURS, SYMLINK
 from greenroom.container import READER_UID
 from harness import Bench, median, ratio, tag_of
 from layers import VENVS, diff_ids, venv_facts
@@ -49,7 +49,7 @@ def digests(bench: Bench) -> None:
     found: dict[str, list[str]] = {}
     for name in ("first", "second"):
         engine = bench.lab.engine(name)
-        build(engine, OURS, project, tag, bytecode=True, no_cache=True)
+        bench.build(OURS, project, tag, bytecode=True, no_cache=True, engine=engine)
         found[name] = diff_ids(engine, tag)
     pairs = list(zip(found["first"], found["second"], strict=False))
     differing = [number for number, (one, other) in enumerate(pairs) if one != other]
