@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) 
         text = run(command, cwd=project, timeout=_UV_TIMEOUT).stdout
     except ProcessError as error:
         message = error.completed.last_lines(3)
-        if "extra" in message.lower():
+        # uv names the extras in backquotes; a path in its message may hold the word too.
+        if re.search(r"\bExtras? `", message):
             raise UsageError(
                 f"extras {label}: {message}",
                 cause="an extra that the manifest names is not declared, or two conflict",

@@ -15,7 +15,8 @@ def probe() -> "dict[str, str]":
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
     return {
         "python": platform.python_version(),
-        "implementation": sys.implementation.name,
+        # A free-threaded or debug interpreter takes other wheels: its flags make it another implementation.
+        "implementation": sys.implementation.name + sys.abiflags,
         "machine": platform.machine(),
         "glibc": (libc or "").replace("glibc", "").strip(),
     }
