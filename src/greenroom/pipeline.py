@@ -227,7 +227,7 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
             _write_timings(engine, progress, aside, selection.output)
         if options.check_reproducible:
             _build_again(engine, request)
-        report = _verify(engine, selection, aside)
+        report = dataclasses.replace(_verify(engine, selection, aside), image=tag)
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)
