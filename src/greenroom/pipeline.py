@@ -227,7 +227,10 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
             _write_timings(engine, progress, aside, selection.output)
         if options.check_reproducible:
             _build_again(engine, request)
-        report = dataclasses.replace(_verify(engine, selection, aside), image=tag)
+        report = _verify(engine, selection, aside)
+        if report.ok:
+            # A refused image keeps the name under which it can be looked at.
+            report = dataclasses.replace(report, image=tag)
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)

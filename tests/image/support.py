@@ -127,7 +127,7 @@ def build(images: Images, name: str, project: Path, *words: str, variables: Mapp
     tag = images.tag(name)
     done = succeeded(greenroom("image", "--project", project, "--tag", tag, *words, variables=variables))
     plan, report = (json.loads((project / "build" / file).read_text()) for file in ("plan.json", "verify.json"))
-    assert report["image"] == f"{tag}-unverified"
+    assert report["image"] == tag
     return Built(tag=tag, project=project, done=done, plan=plan, report=report)
 
 
