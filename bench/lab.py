@@ -46,6 +46,7 @@ class Lab:
         self.keep = keep
         self._user_cache = cache_dir()
         self._engines: dict[str, Engine] = {}
+        self._based: set[str] = set()
         self._children: list[subprocess.Popen[bytes]] = []
 
     def engine(self, name: str = "first", *, base: bool = True) -> Engine:
@@ -64,9 +65,10 @@ class Lab:
                 _take_over_packages(self._user_cache / "engine", self.directory / name / "engine")
                 self._engines[name] = start_engine()
         engine = self._engines[name]
-        if base:
+        if base and name not in self._based:
             with self._cache_of(name):
                 self._give_base(engine)
+            self._based.add(name)
         return engine
 
     def adopt(self, child: subprocess.Popen[bytes]) -> None:

@@ -79,7 +79,7 @@ def _changed_bytes(bench: Bench) -> None:
             changed = sum(layer.tar_bytes for layer in new)
             changes[f"{side} {variant}"] = {
                 "layers": len(layers),
-                "changed_layers": len(new),
+                "changed_layer_bytes": [layer.tar_bytes for layer in new],
                 "bytes": total,
                 "changed_bytes": changed,
                 "share": ratio(changed, total),
