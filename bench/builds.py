@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from greenroom import pipeline
-from greenroom.build import BUILD_TIMEOUT, BuildRequest, build_arguments, write_secrets
+from greenroom.build import BUILD_TIMEOUT, BuildRequest, build_arguments, read_secrets, secret_arguments, with_secrets
 from greenroom.container import image_target
 from greenroom.engine import Engine
 from greenroom.errors import BuildError
@@ -98,32 +96,29 @@ def build(
         arguments += ["--build-context", f"{name}={source}"]
     if no_cache:
         arguments.append("--no-cache")
-    with tempfile.TemporaryDirectory(prefix="greenroom-bench-") as directory:
-        # The lock's hosts decide which credentials a build sees; they are ours' plan's.
-        secrets = write_secrets(Path(directory) / "secrets", os.environ, plan_of(engine, project).urls.values())
-        arguments += _secret_options(secrets)
-        return _timed(engine, [*arguments, str(project)], tag)
+    # The lock's hosts decide which credentials a build sees; they are ours' plan's.
+    secrets = read_secrets(os.environ, plan_of(engine, project).urls.values())
+    arguments += secret_arguments(secrets)
+    return _timed(with_secrets(engine, secrets), [*arguments, str(project)], tag)
 
 
 def _build_ours(engine: Engine, project: Path, tag: str, *, context: Path, bytecode: bool, no_cache: bool) -> Build:
     settle_disk()
     began = time.monotonic()
     planned = plan_of(engine, project)
-    with tempfile.TemporaryDirectory(prefix="greenroom-bench-") as directory:
-        secrets = write_secrets(Path(directory) / "secrets", os.environ, planned.urls.values())
-        request = BuildRequest(
-            project=pipeline.select(project).project,
-            plan=planned.plan,
-            base_image=BASE,
-            tag=tag,
-            urls=planned.urls,
-            no_cache=no_cache,
-        )
-        *arguments, root = build_arguments(request, context, secrets)
-        # The last one of a name counts.
-        arguments += ["--build-arg", f"BYTECODE={int(bytecode)}"]
-        planning = time.monotonic() - began
-        return _timed(engine, [*arguments, root], tag, planning=planning, planned=planned)
+    secrets = read_secrets(os.environ, planned.urls.values())
+    request = BuildRequest(
+        project=pipeline.select(project).project,
+        plan=planned.plan,
+        base_image=BASE,
+        tag=tag,
+        urls=planned.urls,
+        no_cache=no_cache,
+        bytecode=bytecode,
+    )
+    arguments = build_arguments(request, context, secrets)
+    planning = time.monotonic() - began
+    return _timed(with_secrets(engine, secrets), arguments, tag, planning=planning, planned=planned)
 
 
 def build_dockerfile(engine: Engine, dockerfile: Path, project: Path, tag: str) -> Build:
@@ -131,10 +126,6 @@ def build_dockerfile(engine: Engine, dockerfile: Path, project: Path, tag: str) 
     arguments = ["buildx", "build", "--builder", "default", "--progress", "rawjson", "--network", "none", "--load"]
     arguments += ["--file", str(dockerfile), "--tag", tag, "--build-arg", f"BASE_IMAGE={BASE}", str(project)]
     return _timed(engine, arguments, tag)
-
-
-def _secret_options(secrets: Mapping[str, Path]) -> list[str]:
-    return [word for name, path in sorted(secrets.items()) for word in ("--secret", f"id={name},src={path}")]
 
 
 def _timed(

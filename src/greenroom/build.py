@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import netrc
 import os
@@ -26,6 +27,10 @@ from greenroom.project import Project
 BUILD_TIMEOUT = 4 * 3600.0
 """Seconds for one image; real projects fetch and install tens of gigabytes."""
 
+Secrets = Mapping[str, Path | str]
+"""Secret id → the file that it is, or its text."""
+
+_VARIABLE = "GREENROOM_SECRET_{}"
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -78,11 +83,13 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
         aside = Path(directory)
         context = aside / "greenroom"
         copy_pipeline(context)
-        secrets = write_secrets(aside / "secrets", os.environ, request.urls.values())
+        secrets = read_secrets(os.environ, request.urls.values())
         arguments = build_arguments(request, context, secrets)
         with BuildProgress() as progress:
             try:
-                engine.cli(*arguments, changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed)
+                with_secrets(engine, secrets).cli(
+                    *arguments, changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed
+                )
             except ProcessError as error:
                 said = progress.failure() or f"docker buildx build: {error.reason}"
                 # A line of our own scripts already ends with the likely cause and the next step.
@@ -97,7 +104,7 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
     return progress
 
 
-def build_arguments(request: BuildRequest, context: Path, secrets: Mapping[str, Path]) -> list[str]:
+def build_arguments(request: BuildRequest, context: Path, secrets: Secrets) -> list[str]:
     """Return the arguments of the docker CLI for a build; changes nothing."""
     plan, project = request.plan, request.project
     values = {
@@ -122,8 +129,7 @@ def build_arguments(request: BuildRequest, context: Path, secrets: Mapping[str, 
     arguments += ["--build-context", f"greenroom={context}"]
     for name, value in values.items():
         arguments += ["--build-arg", f"{name}={value}"]
-    for name, path in sorted(secrets.items()):
-        arguments += ["--secret", f"id={name},src={path}"]
+    arguments += secret_arguments(secrets)
     if request.no_cache:
         arguments.append("--no-cache")
     return [*arguments, str(project.root)]
@@ -139,20 +145,21 @@ def copy_pipeline(context: Path) -> None:
         shutil.copyfile(module, package / module.name)
 
 
-def write_secrets(directory: Path, environ: Mapping[str, str], urls: Iterable[str]) -> dict[str, Path]:
-    """Write the build's secrets into files that only we can read.
+def read_secrets(environ: Mapping[str, str], urls: Iterable[str]) -> Secrets:
+    """Return the build's secrets.
 
     Args:
-        directory: receives the files; removed after the build.
         environ: tells where the CA bundle, the netrc and the default index are, in the variables of uv, pip,
             requests and curl.
         urls: addresses that the build fetches; only these hosts' credentials are passed on.
 
     Returns:
-        Secret id → file.
+        Secret id → the file that it is, or its text.
+
+    Raises:
+        BuildError: the netrc cannot be read.
     """
-    directory.mkdir(mode=0o700)
-    secrets: dict[str, Path] = {}
+    secrets: dict[str, Path | str] = {}
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)] + [_SYSTEM_CA]
     for bundle in bundles:
         if bundle.is_file():
@@ -160,11 +167,30 @@ def write_secrets(directory: Path, environ: Mapping[str, str], urls: Iterable[st
             break
     index = next((environ[name] for name in _INDEX_VARIABLES if environ.get(name)), "")
     if index:
-        secrets["index"] = _private_file(directory / "index", index)
+        secrets["index"] = index
     hosts = {urlsplit(url).hostname for url in [*urls, index]} - {None}
     if lines := list(_credentials(Path(environ.get("NETRC") or Path.home() / ".netrc"), hosts)):
-        secrets["netrc"] = _private_file(directory / "netrc", "\n".join(lines) + "\n")
+        secrets["netrc"] = "\n".join(lines) + "\n"
     return secrets
+
+
+def secret_arguments(secrets: Secrets) -> list[str]:
+    """Return the docker CLI's arguments for secrets.
+
+    Texts come by environment variable (see `with_secrets`) and not by file: a run that is killed leaves nothing
+    behind.
+    """
+    arguments = []
+    for name, value in sorted(secrets.items()):
+        source = f"src={value}" if isinstance(value, Path) else f"env={_VARIABLE.format(name.upper())}"
+        arguments += ["--secret", f"id={name},{source}"]
+    return arguments
+
+
+def with_secrets(engine: Engine, secrets: Secrets) -> Engine:
+    """Return the engine with an environment that hands secrets which are no files to its docker CLI."""
+    texts = {_VARIABLE.format(name.upper()): value for name, value in secrets.items() if isinstance(value, str)}
+    return dataclasses.replace(engine, environment={**engine.environment, **texts})
 
 
 def _credentials(path: Path, hosts: set[str | None]) -> Iterator[str]:
@@ -182,12 +208,6 @@ def _credentials(path: Path, hosts: set[str | None]) -> Iterator[str]:
 
 def _quoted(word: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
-
-
-def _private_file(path: Path, text: str) -> Path:
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def source_revision(root: Path) -> str:

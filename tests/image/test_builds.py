@@ -31,7 +31,7 @@ from tests.image.support import (
 )
 
 from greenroom.base_image import DEFAULT_BASE_IMAGE, ensure_base_image
-from greenroom.build import write_secrets
+from greenroom.build import read_secrets, secret_arguments, with_secrets
 from greenroom.process import Completed, run
 
 
@@ -54,18 +54,15 @@ def test_an_image_that_is_refused_never_gets_the_tag(tiny: Path, images: Images,
     assert images.id_of(f"{good.tag}-unverified") is None
 
 
-def test_the_dockerfile_builds_without_greenroom_s_commands(
-    default_image: Built, images: Images, tmp_path: Path
-) -> None:
+def test_the_dockerfile_builds_without_greenroom_s_commands(default_image: Built, images: Images) -> None:
     base = ensure_base_image(images.engine, DEFAULT_BASE_IMAGE)
-    secrets = write_secrets(tmp_path / "secrets", os.environ, [])
+    secrets = read_secrets(os.environ, [])
     tag = images.tag("plain")
     words = ["buildx", "build", "--builder", "default", "--load", "--network", "host", "--tag", tag]
     words += ["-f", f"{REPO}/docker/Dockerfile", "--target", "release", "--build-arg", f"BASE_IMAGE={base}"]
     words += ["--build-arg", "SKIP_EXTRAS=math reward"]
-    for name, path in secrets.items():
-        words += ["--secret", f"id={name},src={path}"]
-    images.engine.cli(*words, str(REPO), changes=True, timeout=800)
+    words += secret_arguments(secrets)
+    with_secrets(images.engine, secrets).cli(*words, str(REPO), changes=True, timeout=800)
     assert differences(REPO, tag, "--skip", "math", "--skip", "reward") == (0, [])
     code, _ = differences(REPO, tag, "--skip", "math")
     assert code == 1

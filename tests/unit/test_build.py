@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import netrc as netrc_format
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,13 +12,16 @@ import pytest
 
 from greenroom.build import (
     BuildRequest,
+    Secrets,
     build_arguments,
     copy_pipeline,
     creation_time,
     pipeline_directory,
+    read_secrets,
     source_revision,
-    write_secrets,
+    with_secrets,
 )
+from greenroom.engine import Engine
 from greenroom.errors import BuildError
 from greenroom.plan import Plan
 from greenroom.process import run
@@ -86,7 +88,7 @@ def test_a_project_that_is_no_package_keeps_its_sources_out(request_of: Callable
 
 @pytest.mark.parametrize("no_cache", [True, False])
 def test_the_rest_of_the_command_line(request_of: Callable[..., BuildRequest], no_cache: bool) -> None:
-    secrets = {"netrc": Path("/aside/netrc"), "ca": Path("/aside/ca")}
+    secrets: Secrets = {"netrc": "machine a login b password c", "ca": Path("/aside/ca")}
     arguments = build_arguments(request_of(no_cache=no_cache), CONTEXT, secrets)
     assert arguments[:2] == ["buildx", "build"]
     assert options(arguments, "--file") == ["/context/greenroom/docker/Dockerfile"]
@@ -94,7 +96,10 @@ def test_the_rest_of_the_command_line(request_of: Callable[..., BuildRequest], n
     assert options(arguments, "--target") == ["release"]
     assert options(arguments, "--tag") == ["job:aside"]
     assert options(arguments, "--progress") == ["rawjson"]
-    assert options(arguments, "--secret") == ["id=ca,src=/aside/ca", "id=netrc,src=/aside/netrc"]
+    assert options(arguments, "--secret") == ["id=ca,src=/aside/ca", "id=netrc,env=GREENROOM_SECRET_NETRC"]
+    engine = Engine(host="unix:///nowhere", docker="docker", environment={"PATH": "/bin"}, private=False)
+    informed = with_secrets(engine, secrets).environment
+    assert informed == {"PATH": "/bin", "GREENROOM_SECRET_NETRC": "machine a login b password c"}
     assert ("--no-cache" in arguments) is no_cache
 
 
@@ -114,35 +119,32 @@ def netrc(tmp_path: Path) -> Path:
     return path
 
 
-def test_only_credentials_of_hosts_in_use_are_passed(netrc: Path, tmp_path: Path) -> None:
+def test_only_credentials_of_hosts_in_use_are_passed(netrc: Path) -> None:
     environ = {"NETRC": str(netrc), "UV_DEFAULT_INDEX": "https://index.example/simple"}
     urls = ["https://files.example/a.whl", "https://files.example/b.whl", "https://open.example/c.whl"]
-    secrets = write_secrets(tmp_path / "secrets", environ, urls)
-    assert secrets["netrc"].read_text().splitlines() == [
+    secrets = read_secrets(environ, urls)
+    assert str(secrets["netrc"]).splitlines() == [
         "machine index.example login alice password s3cret-a",
         "machine files.example login bob password s3cret-b",
     ]
-    assert secrets["index"].read_text() == "https://index.example/simple"
+    assert secrets["index"] == "https://index.example/simple"
 
 
-def test_secret_files_are_only_ours_and_no_value_is_in_the_command_line(
-    netrc: Path, tmp_path: Path, request_of: Callable[..., BuildRequest]
+def test_secrets_are_in_no_file_and_not_in_the_command_line(
+    netrc: Path, request_of: Callable[..., BuildRequest]
 ) -> None:
     environ = {"NETRC": str(netrc), "PIP_INDEX_URL": "https://token:s3cret-i@index.example/simple"}
-    secrets = write_secrets(tmp_path / "secrets", environ, [])
-    assert {"index", "netrc"} <= set(secrets)
-    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    secrets = read_secrets(environ, [])
     for name in ("index", "netrc"):
-        assert stat.S_IMODE(secrets[name].stat().st_mode) == 0o600
-        assert "s3cret" in secrets[name].read_text()
+        assert "s3cret" in str(secrets[name])
+        assert not isinstance(secrets[name], Path)
     arguments = build_arguments(request_of(urls={"f": environ["PIP_INDEX_URL"]}), CONTEXT, secrets)
     assert not [argument for argument in arguments if "s3cret" in argument or "token" in argument]
 
 
 def test_without_anything_set_there_is_no_secret_but_the_systems_bundle(tmp_path: Path) -> None:
-    secrets = write_secrets(tmp_path / "secrets", {"NETRC": str(tmp_path / "none")}, ["https://files.example/a.whl"])
+    secrets = read_secrets({"NETRC": str(tmp_path / "none")}, ["https://files.example/a.whl"])
     assert set(secrets) <= {"ca"}
-    assert list((tmp_path / "secrets").iterdir()) == []
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE"])
@@ -150,7 +152,7 @@ def test_the_ca_bundle_is_the_one_that_the_environment_names(tmp_path: Path, var
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("certificates")
     environ = {variable: str(bundle), "NETRC": str(tmp_path / "none")}
-    assert write_secrets(tmp_path / "secrets", environ, [])["ca"] == bundle
+    assert read_secrets(environ, [])["ca"] == bundle
 
 
 ENTRIES = [
@@ -166,15 +168,17 @@ ENTRIES = [
 def test_credentials_arrive_as_they_were(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "netrc"
     path.write_text(f"machine files.example {entry}\n")
-    secrets = write_secrets(tmp_path / "secrets", {"NETRC": str(path)}, ["https://files.example/a.whl"])
-    assert netrc_format.netrc(secrets["netrc"]).hosts == netrc_format.netrc(path).hosts
+    secrets = read_secrets({"NETRC": str(path)}, ["https://files.example/a.whl"])
+    copy = tmp_path / "copy"
+    copy.write_text(str(secrets["netrc"]))
+    assert netrc_format.netrc(copy).hosts == netrc_format.netrc(path).hosts
 
 
 def test_a_netrc_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "netrc"
     path.write_text("machine\n")
     with pytest.raises(BuildError, match="netrc cannot be read"):
-        write_secrets(tmp_path / "secrets", {"NETRC": str(path)}, ["https://files.example/a.whl"])
+        read_secrets({"NETRC": str(path)}, ["https://files.example/a.whl"])
 
 
 def test_the_context_is_the_dockerfile_the_scripts_and_the_modules_they_share(tmp_path: Path) -> None:
