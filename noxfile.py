@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import sys
+from pathlib import Path
 
 import nox
 from nox.command import CommandFailed
 
 nox.options.sessions = ["lint", "typecheck", "tests"]
 nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = True
 
 
@@ -25,9 +28,21 @@ def _leave_with(code: int) -> None:
     atexit.register(leave)
 
 
+def _install(session: nox.Session, *requirements: str) -> None:
+    """Install this project, once for each state of pyproject.toml: it is editable, so sources need no second time."""
+    state = hashlib.sha256(Path("pyproject.toml").read_bytes()).hexdigest()
+    stamp = Path(session.virtualenv.location) / "greenroom-installed"
+    if stamp.is_file() and stamp.read_text() == state:
+        return
+    session.log("installs what it needs; the first time takes half a minute")
+    stamp.unlink(missing_ok=True)
+    session.install("--quiet", "--editable", ".[pipeline]", *requirements)
+    stamp.write_text(state)
+
+
 def _greenroom(session: nox.Session, *words: str) -> None:
     """Run the console script with the session's own arguments."""
-    session.install("--quiet", "--editable", ".[pipeline]")
+    _install(session)
     try:
         # nox would join stderr with stdout, which is for data alone.
         session.run("greenroom", *words, *session.posargs, stderr=sys.stderr)
@@ -39,7 +54,7 @@ def _greenroom(session: nox.Session, *words: str) -> None:
 
 def _install_development_tools(session: nox.Session) -> None:
     project = nox.project.load_toml("pyproject.toml")
-    session.install("--quiet", "--editable", ".[pipeline]", *nox.project.dependency_groups(project, "dev"))
+    _install(session, *nox.project.dependency_groups(project, "dev"))
 
 
 @nox.session

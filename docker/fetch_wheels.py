@@ -158,8 +158,15 @@ def build_wheel(source: Path, out: Path, *, name: str) -> None:
     try:
         run(command, cwd=out, env=env, timeout=BUILD_TIMEOUT)
     except ProcessError as error:
+        said = error.completed.last_lines()
+        if "certificate" in said:
+            raise BuildError(
+                f"{name} cannot be built from {source.name}: {said}",
+                cause="the certificate of the index is not trusted here",
+                next_step="point SSL_CERT_FILE at a bundle, or pass --secret id=ca,src=BUNDLE to docker",
+            ) from error
         raise BuildError(
-            f"{name} cannot be built from {source.name}: {error.completed.last_lines()}",
+            f"{name} cannot be built from {source.name}: {said}",
             cause="its build needs something that the base image lacks",
             next_step=f"find a release of {name} with a wheel, or a base image with its build tools",
         ) from error

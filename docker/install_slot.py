@@ -156,11 +156,15 @@ def main() -> None:
     entries = json.loads((slot / "slot.json").read_text())
     started = time.monotonic()
     if entries:
+        print(f"greenroom: slot {label} gets {len(entries)} distributions", flush=True)
         try:
             fill(entries, slot, venv_dir, label)
         except (OSError, subprocess.TimeoutExpired) as error:
             fail(f"slot {label}: {error}")
-    print(f"greenroom: slot {label}: {len(entries)} distributions in {time.monotonic() - started:.1f} s", flush=True)
+    if entries:
+        largest = max(entries, key=lambda entry: (slot / entry["wheel"]).stat().st_size)
+        names = f"{largest['name']} {largest['version']}" + (f" and {len(entries) - 1} more" if entries[1:] else "")
+        print(f"greenroom: slot {label} has {names}, in {time.monotonic() - started:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

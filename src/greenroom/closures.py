@@ -21,7 +21,7 @@ REVIEW_TARGET = Target(python="3.13.5", implementation="cpython", machine="x86_6
 """The files are chosen for this target whatever machine checks them: the default base image on x86-64."""
 
 _HEADER = f"""# What every environment set locks to, for CPython {REVIEW_TARGET.python} on linux {REVIEW_TARGET.machine}.
-# Written by `nox -s lock -- --accept`; every build checks the lock against it.
+# Written by `greenroom lock --accept`; every build checks the lock against it.
 """
 
 Listing = dict[str, dict[str, str]]
@@ -70,27 +70,24 @@ def parse(text: str) -> Listing:
         dist, _, what = line.partition(" ")
         if section is None or not what:
             raise LockError(
-                f"the reviewed closures hold a malformed line: {line!r}", next_step="nox -s lock -- --accept"
+                f"the reviewed closures hold a malformed line: {line!r}", next_step="greenroom lock --accept"
             )
         section[dist] = what
     return listing
 
 
 def differences(reviewed: Listing, locked: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return one line per set and distribution that differs; empty when the lock is the reviewed one."""
-    lines: list[str] = []
-    for name in sorted(set(reviewed) | set(locked)):
-        if name not in locked:
-            lines.append(f"set {name}: no longer in the manifest")
-            continue
-        if name not in reviewed:
-            lines.append(f"set {name}: new in the manifest")
-        before, after = reviewed.get(name, {}), locked[name]
+    """Return one line per set that came or went and per change of a distribution; empty when nothing differs."""
+    lines = [f"set {name}: no longer in the manifest" for name in sorted(set(reviewed) - set(locked))]
+    lines += [f"set {name}: new in the manifest" for name in sorted(set(locked) - set(reviewed))]
+    changes: dict[str, list[str]] = {}
+    for name in sorted(set(reviewed) & set(locked)):
+        before, after = reviewed[name], locked[name]
         for dist in sorted(set(before) | set(after)):
             old, new = before.get(dist), after.get(dist)
             if old != new:
-                lines.append(f"{dist} ({name}): {_short(old)} -> {_short(new)}")
-    return lines
+                changes.setdefault(f"{dist}: {_short(old)} -> {_short(new)}", []).append(name)
+    return lines + [f"{change} ({', '.join(names)})" for change, names in sorted(changes.items())]
 
 
 def _short(what: str | None) -> str:
@@ -110,11 +107,11 @@ def check_closures(uv: str, project: Project) -> None:
         return
     path: Path = project.closures
     if not path.is_file():
-        raise LockError(f"no reviewed closures at {path.name}", next_step="nox -s lock -- --accept, then commit it")
+        raise LockError(f"no reviewed closures at {path.name}", next_step="greenroom lock --accept, then commit it")
     lines = differences(parse(path.read_text(encoding="utf-8")), locked_closures(uv, project))
     if lines:
         raise LockError(
             f"the lock is not the reviewed one: {'; '.join(lines)}",
-            cause="requirements or exclude-newer changed, or an index serves other files",
-            next_step=f"review, then nox -s lock -- --accept and commit {path.name}",
+            cause="requirements, exclude-newer or the listing changed, or an index serves other files",
+            next_step=f"review, then greenroom lock --accept and commit {path.name}",
         )

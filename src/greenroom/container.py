@@ -44,7 +44,7 @@ def run_script(engine: Engine, image: str, script: Path, *args: str) -> str:
     try:
         engine.client().images.get(image)
     except ImageNotFound as error:
-        raise UsageError(f"no image {image}", next_step="nox -s image, or docker pull it") from error
+        raise UsageError(f"no image {image}", next_step=f"greenroom image --tag {image}, or docker pull it") from error
     command = ["run", "--rm", "--interactive", "--network", "none", "--read-only", "--user", READER_UID]
     command += ["--env", "HOME=/nonexistent", "--env", "LANG=C.UTF-8", "--env", "PYTHONDONTWRITEBYTECODE=1"]
     command += ["--workdir", "/", "--entrypoint", "python3", image, "-I", "-B", "-", *args]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -193,6 +194,14 @@ def engine_status() -> dict[str, object]:
         "data_root": info.get("DockerRootDir"),
         "pid": next((pid for pid, name in processes.items() if name == "dockerd"), None),
     }
+
+
+def shell_commands(engine: Engine) -> list[str]:
+    """Return the shell commands after which `docker`, buildx included, is this engine's."""
+    commands = [f"export DOCKER_HOST={shlex.quote(engine.host)}"]
+    if config := engine.environment.get("DOCKER_CONFIG"):
+        commands.append(f"export DOCKER_CONFIG={shlex.quote(config)}")
+    return [*commands, f'export PATH={shlex.quote(str(Path(engine.docker).parent))}:"$PATH"']
 
 
 def _private(place: engine_state.Layout, programs: engine_state.Programs, *, answers: bool = True) -> Engine:

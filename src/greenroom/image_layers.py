@@ -120,7 +120,9 @@ def _inspect(client: Any, reference: str) -> dict[str, Any]:
     try:
         attributes: dict[str, Any] = client.images.get(reference).attrs
     except ImageNotFound as error:
-        raise UsageError(f"no image {reference}", next_step="nox -s image, or docker pull it") from error
+        raise UsageError(
+            f"no image {reference}", next_step=f"greenroom image --tag {reference}, or docker pull it"
+        ) from error
     except APIError as error:
         if error.status_code is not None and 400 <= error.status_code < 500:
             raise UsageError(f"{reference!r} is no image: {error.explanation}", next_step="docker images") from error

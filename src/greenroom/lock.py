@@ -68,10 +68,13 @@ def uv_lock(uv: str, project: Path) -> None:
     try:
         run([uv, "lock", "--project", project], changes=True, timeout=_UV_TIMEOUT)
     except ProcessError as error:
+        unsatisfiable = "unsatisfiable" in error.completed.stderr
         raise LockError(
             f"uv lock failed: {error.completed.last_lines(3)}",
-            cause="requirements that conflict, or an index that does not answer",
-            next_step=f"uv lock --project {project}",
+            cause="extras that conflict" if unsatisfiable else "an index that does not answer",
+            next_step="declare such extras in [tool.uv] conflicts of pyproject.toml"
+            if unsatisfiable
+            else f"uv lock --project {project}",
         ) from error
 
 
@@ -82,14 +85,16 @@ def check_lock(uv: str, project: Path) -> None:
         LockError: it is missing or stale.
     """
     if not (project / "uv.lock").is_file():
-        raise LockError(f"no uv.lock in {project}", cause="it was never made", next_step="nox -s lock (or: uv lock)")
+        raise LockError(
+            f"no uv.lock in {project}", cause="it was never made", next_step=f"greenroom lock --project {project}"
+        )
     try:
         run([uv, "lock", "--check", "--project", project], timeout=_UV_TIMEOUT)
     except ProcessError as error:
         raise LockError(
             f"uv.lock of {project.name} does not match pyproject.toml",
             cause=f"pyproject.toml was edited after the lock was made ({error.completed.last_lines(1)})",
-            next_step="nox -s lock (or: uv lock), then review the change",
+            next_step=f"greenroom lock --project {project}, then review the change",
         ) from error
 
 

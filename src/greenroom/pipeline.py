@@ -21,7 +21,7 @@ from greenroom.closures import check_closures, differences, locked_closures, par
 from greenroom.console import say
 from greenroom.container import image_target, inspect_image
 from greenroom.engine import Engine, find_engine
-from greenroom.errors import BuildError, ImageDiffersError
+from greenroom.errors import BuildError, ImageDiffersError, UsageError
 from greenroom.files import write_aside
 from greenroom.image_layers import read_images
 from greenroom.lock import check_lock, uv_lock
@@ -120,18 +120,26 @@ def lock(project: str | Path = ".", *, manifest: str | None = None, accept: bool
 
     Raises:
         LockError: it does not resolve, or is not the reviewed one (and not accepted).
+        UsageError: there is no listing to accept into.
     """
     loaded = load_project(Path(project), manifest=manifest)
     uv = uv_program()
     uv_lock(uv, loaded.root)
-    if loaded.closures is None or is_dry_run():
+    if accept and loaded.closures is None:
+        raise UsageError(
+            "there is no listing of reviewed closures to accept into",
+            next_step='set closures = "closures.txt" under [tool.greenroom] in pyproject.toml',
+        )
+    if is_dry_run():
         return []
-    if not accept:
+    if loaded.closures is None or not accept:
         check_closures(uv, loaded)
+        say("uv.lock is up to date" + (f" and is what {loaded.closures.name} lists" if loaded.closures else ""))
         return []
     listing = locked_closures(uv, loaded)
     before = parse(loaded.closures.read_text(encoding="utf-8")) if loaded.closures.is_file() else {}
     write_aside(loaded.closures, render(listing))
+    say(f"wrote {loaded.closures.name}: {len(listing)} sets")
     return differences(before, listing)
 
 
@@ -210,6 +218,12 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
     planned = _plan(selection, target)
     write_aside(selection.output / "plan.json", planned.plan.to_json())
     describe(planned)
+    if not planned.plan.included:
+        raise UsageError(
+            "every actor is left out: there is no venv to build",
+            cause=f"stage {selection.stage}, skip {', '.join(selection.skip) or 'nothing'}",
+            next_step="greenroom plan lists the actors; skip less",
+        )
     with unverified_tag(engine, tag) as aside:
         request = BuildRequest(
             project=project,
@@ -234,7 +248,13 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)
-    say(f"{tag} is built and verified")
+    built = engine.client().images.get(tag)
+    size = built.attrs["Size"] / 1e6
+    say(
+        f"{tag} is built and verified: {built.id}, {size:.0f} MB, {len(planned.plan.included)} venvs; {selection.output}"
+    )
+    if engine.private:
+        say('its engine is private: eval "$(greenroom engine env)" lets docker reach it')
 
 
 def _write_timings(engine: Engine, progress: BuildProgress, image: str, output: Path) -> None:
@@ -319,7 +339,7 @@ def refuse(report: Report) -> None:
     raise ImageDiffersError(
         f"{report.image} differs from the plan: {first.venv + ': ' if first.venv else ''}{first.what}{more}",
         cause="it was built from another lock, manifest or skip list, or changed afterwards",
-        next_step="build it again with nox -s image, with the same --skip and --stage",
+        next_step="build it again with greenroom image and the same --skip and --stage",
     )
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-_FREQUENT = re.compile(r"greenroom: (fetched|slot .* (into|distributions in) )")
+_FREQUENT = re.compile(r"greenroom: (fetched|slot \w+: )")
 """Lines of which there are hundreds; they are worth a live line, not a log."""
 _BYTES = re.compile(r"(?P<done>\d+) of (?P<total>\d+) bytes")
 _DECODER = codecs.getincrementaldecoder("utf-8")
@@ -65,6 +65,11 @@ class Step:
     def is_of_dockerfile(self) -> bool:
         """Whether it is an instruction of the Dockerfile, not the builder's own housekeeping."""
         return bool(re.match(r"\[\S+ +\d+/\d+\]", self.name))
+
+    @property
+    def tells_itself(self) -> bool:
+        """Whether its own script says what it did, in better words than the instruction's."""
+        return "/installer/" in self.name
 
 
 def short_name(name: str) -> str:
@@ -162,7 +167,10 @@ class BuildProgress:
                 step.began = _moment(vertex["started"]) if vertex.get("started") else ended
                 step.seconds = max(0.0, ended - step.began)
                 state = "cached" if step.cached else f"{step.seconds:.1f} s"
-                self._show(f"{short_name(step.name)} ({state})", quiet=step.cached or not step.is_of_dockerfile)
+                self._show(
+                    f"{short_name(step.name)} ({state})",
+                    quiet=step.cached or not step.is_of_dockerfile or step.tells_itself,
+                )
             elif vertex.get("started"):
                 self._show(f"{short_name(step.name)} runs", quiet=True)
         for log in message.get("logs") or []:

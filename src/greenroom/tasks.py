@@ -23,7 +23,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from greenroom import engine, pipeline, report, size_report
-from greenroom.errors import GreenroomError, UsageError
+from greenroom.errors import EngineError, GreenroomError, UsageError
 from greenroom.image_diff import compare_images
 from greenroom.image_layers import read_images
 from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
@@ -234,9 +234,18 @@ def engine_status(context: Context, json: bool = False) -> None:
     status = engine.engine_status()
     if json:
         report.print_json(status)
-    else:
+    elif status["answers"]:
         for key, value in status.items():
             print(f"{key}: {value}")
+    if not status["answers"]:
+        raise EngineError("no container engine can be used", cause=str(status["reason"]))
+
+
+@command()
+def engine_env(context: Context) -> None:
+    """Print the shell commands that let `docker` reach the engine: eval "$(greenroom engine env)"."""
+    for line in engine.shell_commands(engine.find_engine(start=False)):
+        print(line)
 
 
 def _collection(name: str, default: str, **tasks: Task[Any]) -> Collection:
@@ -258,7 +267,7 @@ namespace = Collection(
     _collection("plan", "show", show=plan),
     _collection("lock", "update", update=lock),
     _collection("matrix", "show", show=matrix),
-    _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status),
+    _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status, env=engine_env),
 )
 namespace.add_task(verify, name="verify")
 namespace.add_task(size, name="size")

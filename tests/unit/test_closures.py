@@ -47,14 +47,20 @@ BEFORE: Listing = {"a": {"one": "1.0 sha256:0123456789abcdef"}}
 
 DIFFERENCES: list[tuple[Listing, list[str]]] = [
     (BEFORE, []),
-    ({"a": {"one": "2.0 sha256:fedcba9876543210"}}, ["one (a): 1.0 sha256:0123456789ab -> 2.0 sha256:fedcba987654"]),
-    ({"a": {"one": "1.0 sha256:fedcba9876543210"}}, ["one (a): 1.0 sha256:0123456789ab -> 1.0 sha256:fedcba987654"]),
-    ({"a": {**BEFORE["a"], "two": "1.0 sha256:00"}}, ["two (a): absent -> 1.0 sha256:00"]),
-    ({"a": {}}, ["one (a): 1.0 sha256:0123456789ab -> absent"]),
+    ({"a": {"one": "2.0 sha256:fedcba9876543210"}}, ["one: 1.0 sha256:0123456789ab -> 2.0 sha256:fedcba987654 (a)"]),
+    ({"a": {"one": "1.0 sha256:fedcba9876543210"}}, ["one: 1.0 sha256:0123456789ab -> 1.0 sha256:fedcba987654 (a)"]),
+    ({"a": {**BEFORE["a"], "two": "1.0 sha256:00"}}, ["two: absent -> 1.0 sha256:00 (a)"]),
+    ({"a": {}}, ["one: 1.0 sha256:0123456789ab -> absent (a)"]),
     ({}, ["set a: no longer in the manifest"]),
-    ({**BEFORE, "b": {"one": "1.0 sha256:00"}}, ["set b: new in the manifest", "one (b): absent -> 1.0 sha256:00"]),
+    ({**BEFORE, "b": {"one": "1.0 sha256:00"}}, ["set b: new in the manifest"]),
     ({**BEFORE, "b": {}}, ["set b: new in the manifest"]),
 ]
+
+
+def test_a_change_in_several_sets_is_one_line() -> None:
+    before: Listing = {name: {"one": "1.0 sha256:00"} for name in "abc"}
+    after: Listing = {**before, "a": {"one": "2.0 sha256:00"}, "c": {"one": "2.0 sha256:00"}}
+    assert differences(before, after) == ["one: 1.0 sha256:00 -> 2.0 sha256:00 (a, c)"]
 
 
 @pytest.mark.parametrize(("locked", "lines"), DIFFERENCES)
@@ -103,7 +109,7 @@ def test_a_lock_is_checked_against_its_listing(uv: str, reviewed: Path) -> None:
     check_closures(uv, project)
     listing["two"]["shared"] = "1.9 sha256:0000"
     (reviewed / "closures.txt").write_text(render(listing))
-    with pytest.raises(LockError, match=r"shared \(two\): 1\.9 sha256:0000 -> 2\.0 sha256:") as caught:
+    with pytest.raises(LockError, match=r"shared: 1\.9 sha256:0000 -> 2\.0 sha256:") as caught:
         check_closures(uv, project)
     assert caught.value.exit_code == 5
 

@@ -157,10 +157,11 @@ def test_plain_lines_are_one_for_each_step_that_ran_and_none_for_frequent_ones()
     progress = BuildProgress(Console(file=stream))
     with progress:
         progress.feed(REPORT)
+        progress.feed(raw({"vertexes": [vertex("4", "[plan 2/2] RUN --mount=x plan", started=START, completed=END)]}))
         progress.feed(raw(log("3", "greenroom: venv 1 of 2: a.B (one)\n")))
     lines = [line.split(" s  ", 1)[1] for line in stream.getvalue().splitlines()]
     assert lines == [
-        '[slots 3/19] RUN python3 /installer/install_slot.py /slot "$VENV_DIR" 02 (2.5 s)',
+        "[plan 2/2] RUN plan (2.5 s)",
         "venv 1 of 2: a.B (one)",
     ]
     assert "\x1b" not in stream.getvalue()
