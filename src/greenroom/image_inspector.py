@@ -4,13 +4,18 @@ Runs in a container as a non-root user on a read-only root without a network, fe
 `python3 -I - <venv directory> < image_inspector.py`. Standard library alone.
 """
 
+import base64
 import csv
+import hashlib
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,12 @@ _LEFTOVER_DIRECTORIES = re.compile(
 )
 _BUNDLED = re.compile(r"/usr/share/python-wheels/|/ensurepip/_bundled/|/usr/(local/)?lib/python3[^/]*/test/")
 """Wheels that interpreters and Debian ship for their own `ensurepip`; they are the base image's."""
+
+_OF_THE_VENV = re.compile(
+    r"pyvenv\.cfg|lib64|greenroom-stamp\.json"
+    r"|bin/(python[0-9.]*|activate(\.(bat|csh|fish|nu|ps1|xsh))?|activate_this\.py|(deactivate|pydoc)\.bat)"
+)
+"""What a venv has before anything is installed into it, and the stamp."""
 
 INTERPRETER_PROBE = """
 import json, sys
@@ -130,6 +141,109 @@ def bad_links(links: "list[str]", venv_dir: Path) -> "list[dict[str, str]]":
     return bad
 
 
+class Contents:
+    """The files of one set against the RECORDs of its distributions.
+
+    Every recorded file must be there with its recorded hash, and nothing else may be: not a .pth or
+    sitecustomize.py, no package without a distribution, no bytecode of another source. Where several distributions
+    record a path, the bytes of any of them are right.
+
+    Attributes:
+        faults: what is wrong, a line each, sorted.
+    """
+
+    def __init__(self, directory: str, reported: "frozenset[str]") -> None:
+        """Read a set.
+
+        Args:
+            directory: the set.
+            reported: paths that another check names already.
+        """
+        self.faults: list[str] = []
+        self._directory = directory
+        self._recorded: dict[str, set[str]] = {}
+        found = self._files()
+        for name in found:
+            if re.fullmatch(r"lib/python[0-9.]+/site-packages/[^/]+\.dist-info/RECORD", name):
+                self._read_record(name)
+        names = (name for name in found if f"{directory}/{name}" not in reported)
+        self.faults += [fault for name in names if (fault := self._fault(name))]
+        self.faults += [f"{name} is missing" for name in set(self._recorded) - found]
+        self.faults.sort()
+
+    def _files(self) -> "set[str]":
+        found = set()
+
+        def unreadable(error: OSError) -> None:
+            self.faults.append(f"{os.path.relpath(error.filename, self._directory)} cannot be read")
+
+        for parent, directories, files in os.walk(self._directory, onerror=unreadable):
+            below = os.path.relpath(parent, self._directory)
+            links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
+            found |= {os.path.normpath(os.path.join(below, name)) for name in files + links}
+        return found
+
+    def _read_record(self, record: str) -> None:
+        site_packages = os.path.dirname(os.path.dirname(record))
+        try:
+            with open(os.path.join(self._directory, record), newline="", encoding="utf-8") as file:
+                for row in csv.reader(file):
+                    if row:
+                        name = os.path.normpath(os.path.join(site_packages, row[0]))
+                        self._recorded.setdefault(name, set()).add(row[1] if len(row) > 1 else "")
+        except (OSError, ValueError, csv.Error) as error:
+            self.faults.append(f"{record} cannot be read: {error}")
+
+    def _fault(self, name: str) -> "str | None":
+        if _OF_THE_VENV.fullmatch(name):
+            return None
+        path = f"{self._directory}/{name}"
+        try:
+            if (hashes := self._recorded.get(name)) is not None:
+                right = not os.path.islink(path) and ("" in hashes or any(_has_hash(path, each) for each in hashes))
+                return None if right else f"{name} is not what its distribution recorded"
+            source = _source_of(name)
+            if source not in self._recorded or os.path.islink(path):
+                return f"{name} is of no installed distribution"
+            right = _is_bytecode_of(path, f"{self._directory}/{source}")
+            return None if right else f"{name} is not the bytecode of its source"
+        except (OSError, ValueError):
+            return f"{name} cannot be read"
+
+
+_digests: "dict[tuple[int, int, str], bytes]" = {}
+"""What was read of a file already: sets share their files, as links to the same one."""
+
+
+def _digest(path: str, kind: str, read: "Callable[[BufferedReader], bytes]") -> bytes:
+    status = os.stat(path)
+    key = (status.st_dev, status.st_ino, kind)
+    if key not in _digests:
+        with open(path, "rb") as file:
+            _digests[key] = read(file)
+    return _digests[key]
+
+
+def _has_hash(path: str, recorded: str) -> bool:
+    algorithm, _, wanted = recorded.partition("=")
+    found = _digest(path, algorithm, lambda file: hashlib.file_digest(file, algorithm).digest())
+    return base64.urlsafe_b64encode(found).decode().rstrip("=") == wanted
+
+
+def _source_of(name: str) -> str:
+    """Return the source of a compiled file, or "" when it cannot be one."""
+    try:
+        return importlib.util.source_from_cache(name) if name.endswith(".pyc") else ""
+    except ValueError:
+        return ""
+
+
+def _is_bytecode_of(path: str, source: str) -> bool:
+    """Say whether a compiled file names the present bytes of its source (PEP 552)."""
+    named = _digest(path, "compiled", lambda file: file.read(16)[8:])
+    return named == _digest(source, "source", lambda file: importlib.util.source_hash(file.read()))
+
+
 def ask_interpreter(path: Path, *words: str) -> "dict[str, Any]":
     """Return what a venv's own interpreter says, or {"error": why it does not}."""
     command = [str(path / "bin" / "python"), "-I", "-B", "-c", INTERPRETER_PROBE, *words]
@@ -154,8 +268,8 @@ def read_stamp(path: Path) -> "dict[str, Any] | None":
         return {"unreadable": str(error)}
 
 
-def read_venvs(paths: "list[Path]") -> "dict[str, dict[str, Any]]":
-    """Return, for every actor's venv, its stamp and what its interpreter says.
+def read_venvs(paths: "list[Path]", reported: "frozenset[str]" = frozenset()) -> "dict[str, dict[str, Any]]":
+    """Return, for every actor's venv, its stamp, what its interpreter says and what is wrong with its files.
 
     Every actor's interpreter is started; what is installed is read once per real directory, since actors
     that share one directory share that too.
@@ -167,12 +281,13 @@ def read_venvs(paths: "list[Path]") -> "dict[str, dict[str, Any]]":
         )
         others = [path for path in paths if path not in first_of.values()]
         answers = dict(zip(others, pool.map(ask_interpreter, others), strict=True))
+    faults = {real: Contents(real, reported).faults for real in first_of}
     venvs = {}
     for path in paths:
         real = os.path.realpath(path)
         answer = dict(answers.get(path, contents[real]))
         answer.setdefault("distributions", contents[real].get("distributions", []))
-        venvs[path.name] = {"real": real, "stamp": read_stamp(path), "interpreter": answer}
+        venvs[path.name] = {"real": real, "stamp": read_stamp(path), "interpreter": answer, "faults": faults[real]}
     return venvs
 
 
@@ -191,14 +306,16 @@ def inspect(venv_dir: Path) -> "dict[str, Any]":
     entries = sorted(os.listdir(venv_dir)) if venv_dir.is_dir() else []
     venvs = [name for name in entries if name != SETS and (venv_dir / name).is_dir()]
     walk = Walk(venv_dir)
+    outside = bad_links(walk.links, venv_dir)
+    reported = frozenset([*(link["path"] for link in outside), *walk.leftovers])
     return {
         "uid": os.getuid(),
         "exists": venv_dir.is_dir(),
         "entries": entries,
         "kinds": {n: "link" if (venv_dir / n).is_symlink() else "directory" if n in venvs else "file" for n in entries},
         "sets": sorted(os.listdir(venv_dir / SETS)) if (venv_dir / SETS).is_dir() else [],
-        "venvs": read_venvs([venv_dir / name for name in venvs]),
-        "bad_links": bad_links(walk.links, venv_dir),
+        "venvs": read_venvs([venv_dir / name for name in venvs], reported),
+        "bad_links": outside,
         "leftovers": walk.leftovers,
         "unreadable": walk.unreadable,
         "wrappers": wrapper_targets(),

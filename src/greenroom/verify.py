@@ -22,6 +22,7 @@ CHECKS = {
     "stamp": "the venv carries a complete stamp, equal to the plan",
     "interpreter": "the venv's interpreter runs, from the venv's own path, in the image's Python",
     "closure": "the installed distributions are exactly the locked ones, by name and version",
+    "files": "the venv's files are those that its distributions recorded, unchanged, and no others",
     "links": "no link dangles or leads outside of the venv directory",
     "wrapper": "python-<ClassName> runs the venv's interpreter",
     "leftovers": "no package cache, wheel, lock or credential file is left anywhere in the image",
@@ -30,6 +31,10 @@ CHECKS = {
 
 IMAGE_CHECKS = ("leftovers",)
 """Checks of the image as a whole; the others have one result per venv."""
+
+
+_NAMED_FILES = 3
+"""Wrong files of one venv that are named; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -193,6 +198,9 @@ def _venv_differences(
         differs("interpreter", f"sys.prefix is {interpreter['prefix']}, expected {venv_dir}/{actor.fqn}")
     for what in _closure_differences(plan.closure(actor.environment_set), interpreter["distributions"]):
         differs("closure", what)
+    if faults := venv["faults"]:
+        more = f" and {len(faults) - _NAMED_FILES} more" if len(faults) > _NAMED_FILES else ""
+        differs("files", "; ".join(faults[:_NAMED_FILES]) + more)
     return result
 
 

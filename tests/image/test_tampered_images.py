@@ -81,32 +81,72 @@ FAULTS: dict[str, tuple[str, Expected]] = {
     ),
     "distribution removed": (
         f"rm -r {SITE}/six.py {SITE}/six-*",
-        both("closure", "six 1.17.0 is not installed"),
+        both("closure", "six 1.17.0 is not installed")
+        + both("files", "lib/python3.13/site-packages/__pycache__/six.cpython-313.pyc is of no installed distribution"),
+    ),
+    "file removed": (
+        f"rm {SITE}/six.py",
+        both(
+            "files",
+            "lib/python3.13/site-packages/__pycache__/six.cpython-313.pyc cannot be read; lib/python3.13/site-packages/six.py is missing",
+        ),
+    ),
+    "file edited": (
+        f"echo 'raise SystemExit' >> {SITE}/six.py",
+        both(
+            "files", "lib/python3.13/site-packages/__pycache__/six.cpython-313.pyc is not the bytecode of its source; "
+        ),
+    ),
+    "files that others may not read": (
+        f"chmod 700 {SITE}/idna && chmod 600 {SITE}/six.py",
+        both("files", "lib/python3.13/site-packages/__pycache__/six.cpython-313.pyc cannot be read; "),
+    ),
+    "bytecode of another source": (
+        (f"cp {SITE}/idna/__pycache__/core.cpython-313.pyc {SITE}/__pycache__/six.cpython-313.pyc"),
+        both("files", "lib/python3.13/site-packages/__pycache__/six.cpython-313.pyc is not the bytecode of its source"),
+    ),
+    "code of no distribution": (
+        f"mkdir {SITE}/requests && touch {SITE}/requests/__init__.py && ln -s six.py {SITE}/seven.py",
+        both(
+            "files",
+            "lib/python3.13/site-packages/requests/__init__.py is of no installed distribution; "
+            "lib/python3.13/site-packages/seven.py is of no installed distribution",
+        ),
+    ),
+    "code that runs at every start": (
+        f"touch {SITE}/sitecustomize.py && echo /opt > {SITE}/more.pth",
+        both("files", "lib/python3.13/site-packages/more.pth is of no installed distribution; "),
     ),
     "distribution of another version": (
         (
             f"cd {SITE} && mv six-1.17.0.dist-info six-1.16.0.dist-info"
             " && sed -i 's/^Version: .*/Version: 1.16.0/' six-1.16.0.dist-info/METADATA"
         ),
-        both("closure", "six is 1.16.0, expected 1.17.0"),
+        both("closure", "six is 1.16.0, expected 1.17.0")
+        + both("files", "lib/python3.13/site-packages/six-1.16.0.dist-info/LICENSE is of no installed distribution; "),
     ),
     "distribution edited to another version": (
         f"sed -i 's/^Version: .*/Version: 1.16.0/' {SITE}/six-1.17.0.dist-info/METADATA",
-        both("closure", "six is 1.16.0, expected 1.17.0"),
+        both("closure", "six is 1.16.0, expected 1.17.0")
+        + both(
+            "files", "lib/python3.13/site-packages/six-1.17.0.dist-info/METADATA is not what its distribution recorded"
+        ),
     ),
     "distribution twice": (
         (
             f"cd {SITE} && cp -r six-1.17.0.dist-info six-1.16.0.dist-info"
             " && sed -i 's/^Version: .*/Version: 1.16.0/' six-1.16.0.dist-info/METADATA"
         ),
-        both("closure", "six is installed 2 times: 1."),
+        both("closure", "six is installed 2 times: 1.")
+        + both("files", "lib/python3.13/site-packages/six-1.16.0.dist-info/LICENSE is of no installed distribution; "),
     ),
     "distribution added": (
         (
             f"mkdir {SITE}/extra-1.0.dist-info"
             rf" && printf 'Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n' > {SITE}/extra-1.0.dist-info/METADATA"
         ),
-        both("closure", "extra 1.0 is installed and not in the lock's closure"),
+        both("closure", "extra 1.0 is installed and not in the lock's closure")
+        + both("files", "lib/python3.13/site-packages/extra-1.0.dist-info/METADATA is of no installed distribution"),
     ),
     "stamp removed": (
         f"rm {LEFT}/greenroom-stamp.json",

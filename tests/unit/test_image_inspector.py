@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import sys
+from importlib.util import cache_from_source, source_hash
 from pathlib import Path
 
 import pytest
 
 from greenroom import image_inspector
 from greenroom.image_inspector import (
+    Contents,
     Walk,
     ask_interpreter,
     bad_links,
@@ -211,3 +215,38 @@ def test_the_inspector_is_a_script_that_needs_the_standard_library_alone(tmp_pat
     done = run([sys.executable, "-I", "-S", "-", tmp_path / "none"], stdin=code)
     found = json.loads(done.stdout)
     assert (found["exists"], found["entries"], found["venvs"]) == (False, [], {})
+
+
+def record(site_packages: Path, **hashes: str) -> None:
+    """Write a RECORD of files with these hashes."""
+    rows = [f"{name}.py,{value},\n" for name, value in hashes.items()]
+    (site_packages / "one-1.dist-info").mkdir()
+    (site_packages / "one-1.dist-info/RECORD").write_text("".join([*rows, "one-1.dist-info/RECORD,,\n"]))
+
+
+def sha256(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+
+
+def test_contents(venvs: Path) -> None:
+    site_packages = venvs / ".sets/one/lib/python3.13/site-packages"
+    site_packages.mkdir(parents=True)
+    record(site_packages, kept=sha256(b"1"), edited=sha256(b"1"), gone=sha256(b"1"), unhashed="", linked=sha256(b"1"))
+    for name, content in (("kept", "1"), ("edited", "2"), ("unhashed", "3"), ("sitecustomize", "4")):
+        (site_packages / f"{name}.py").write_text(content)
+    (site_packages / "linked.py").symlink_to("kept.py")
+    (site_packages / "reported.whl").touch()
+    for name in ("kept", "edited", "other"):
+        compiled = site_packages / cache_from_source(f"{name}.py")
+        compiled.parent.mkdir(exist_ok=True)
+        compiled.write_bytes(bytes(8) + source_hash(b"1"))
+    (venvs / ".sets/one/pyvenv.cfg").touch()
+    below = "lib/python3.13/site-packages"
+    assert Contents(str(venvs / ".sets/one"), frozenset([str(site_packages / "reported.whl")])).faults == [
+        f"{below}/{cache_from_source('edited.py')} is not the bytecode of its source",
+        f"{below}/{cache_from_source('other.py')} is of no installed distribution",
+        f"{below}/edited.py is not what its distribution recorded",
+        f"{below}/gone.py is missing",
+        f"{below}/linked.py is not what its distribution recorded",
+        f"{below}/sitecustomize.py is of no installed distribution",
+    ]

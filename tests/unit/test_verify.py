@@ -34,6 +34,7 @@ def right(plan: Plan) -> Found:
                 "prefix": f"{DIR}/{actor.fqn}",
                 "distributions": [list(item) for item in closure.items()],
             },
+            "faults": [],
         }
         wrappers[f"python-{actor.class_name}"] = f'#!/bin/sh\nexec "{DIR}/{actor.fqn}/bin/python" "$@"\n'
     names = sorted(venvs)
@@ -122,6 +123,10 @@ TAMPERINGS: dict[str, tuple[Callable[[Found], object], Expected]] = {
     "a venv of a skipped actor": (
         with_entry(DELTA, "directory"),
         [("venv-set", "", f"unexpected venv {DIR}/{DELTA} (was left out: skips heavy)")],
+    ),
+    "wrong files": (
+        alpha(lambda venv: venv["faults"].extend(["a is missing", "b is missing", "c is missing", "d is missing"])),
+        [("files", ALPHA, "a is missing; b is missing; c is missing and 1 more")],
     ),
     "a venv of nobody": (
         with_entry("job.Other", "link"),
