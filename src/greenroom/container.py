@@ -47,7 +47,9 @@ def run_script(engine: Engine, image: str, script: Path, *args: str) -> str:
         raise UsageError(f"no image {image}", next_step=f"greenroom image --tag {image}, or docker pull it") from error
     command = ["run", "--rm", "--interactive", "--network", "none", "--read-only", "--user", READER_UID]
     command += ["--env", "HOME=/nonexistent", "--env", "LANG=C.UTF-8", "--env", "PYTHONDONTWRITEBYTECODE=1"]
-    command += ["--workdir", "/", "--entrypoint", "python3", image, "-I", "-B", "-", *args]
+    # What an image preloads is not to read it.
+    command += ["--env", "LD_PRELOAD="]
+    command += ["--workdir", "/", "--entrypoint", "python3", image, "-I", "-S", "-B", "-", *args]
     try:
         return engine.cli(*command, stdin=script.read_bytes(), timeout=READ_TIMEOUT).stdout
     except ProcessError as error:
@@ -74,6 +76,8 @@ def inspect_image(engine: Engine, image: str, venv_dir: str) -> dict[str, Any]:
     left there unseen either.
     """
     found: dict[str, Any] = json.loads(run_script(engine, image, Path(image_inspector.__file__), venv_dir))
+    settings = engine.client().images.get(image).attrs["Config"].get("Env") or []
+    found["variables"] = [name for name, _, value in (setting.partition("=") for setting in settings) if value]
     found["leftovers"] += _leftovers_behind(engine, image, found["unreadable"])
     return found
 

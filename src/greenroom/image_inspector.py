@@ -268,6 +268,16 @@ def read_stamp(path: Path) -> "dict[str, Any] | None":
         return {"unreadable": str(error)}
 
 
+def sees_system(path: Path) -> bool:
+    """Say whether a venv also imports what is installed in its base interpreter."""
+    try:
+        text = (path / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    pairs = [line.partition("=")[::2] for line in text.lower().splitlines()]
+    return ("include-system-site-packages", "true") in [(key.strip(), value.strip()) for key, value in pairs]
+
+
 def read_venvs(paths: "list[Path]", reported: "frozenset[str]" = frozenset()) -> "dict[str, dict[str, Any]]":
     """Return, for every actor's venv, its stamp, what its interpreter says and what is wrong with its files.
 
@@ -287,6 +297,8 @@ def read_venvs(paths: "list[Path]", reported: "frozenset[str]" = frozenset()) ->
         real = os.path.realpath(path)
         answer = dict(answers.get(path, contents[real]))
         answer.setdefault("distributions", contents[real].get("distributions", []))
+        answer["program"] = os.path.realpath(path / "bin" / "python")
+        answer["sees_system"] = sees_system(path)
         venvs[path.name] = {"real": real, "stamp": read_stamp(path), "interpreter": answer, "faults": faults[real]}
     return venvs
 
@@ -310,6 +322,7 @@ def inspect(venv_dir: Path) -> "dict[str, Any]":
     reported = frozenset([*(link["path"] for link in outside), *walk.leftovers])
     return {
         "uid": os.getuid(),
+        "python": os.path.realpath(sys.executable),
         "exists": venv_dir.is_dir(),
         "entries": entries,
         "kinds": {n: "link" if (venv_dir / n).is_symlink() else "directory" if n in venvs else "file" for n in entries},

@@ -118,7 +118,7 @@ def compare(plan: Plan, found: Mapping[str, Any], *, image: str, venv_dir: str, 
             )
             differences.add(Difference(check="venv-set", venv=fqn, what=what))
             continue
-        differences.update(_venv_differences(plan, actor, venv, venv_dir, uv_version))
+        differences.update(_venv_differences(plan, actor, venv, venv_dir, uv_version, found["python"]))
     wanted_wrappers = {f"python-{actor.class_name}": actor for actor in actors.values()}
     for name, actor in wanted_wrappers.items():
         text = found["wrappers"].get(name)
@@ -132,6 +132,9 @@ def compare(plan: Plan, found: Mapping[str, Any], *, image: str, venv_dir: str, 
         if f"{venv_dir}/" in found["wrappers"][name]:
             what = f"/usr/local/bin/{name} belongs to no actor of the plan"
             differences.add(Difference(check="wrapper", venv="", what=what))
+    for name in sorted({"PYTHONHOME", "PYTHONPATH"} & set(found["variables"])):
+        what = f"the image sets {name}, which changes what every venv imports"
+        differences.add(Difference(check="interpreter", venv="", what=what))
     for link in found["bad_links"]:
         owner = _owner_of(link["path"], plan, venv_dir)
         differences.add(Difference(check="links", venv=owner, what=f"{link['path']} -> {link['to']} {link['why']}"))
@@ -165,7 +168,7 @@ def _unplanned_entries(
 
 
 def _venv_differences(
-    plan: Plan, actor: PlannedActor, venv: Mapping[str, Any], venv_dir: str, uv_version: str
+    plan: Plan, actor: PlannedActor, venv: Mapping[str, Any], venv_dir: str, uv_version: str, python: str
 ) -> list[Difference]:
     result: list[Difference] = []
 
@@ -196,6 +199,10 @@ def _venv_differences(
         differs("interpreter", f"Python is {interpreter['version']}, expected {plan.target.python}")
     if interpreter["prefix"] not in {f"{venv_dir}/{actor.fqn}", real}:
         differs("interpreter", f"sys.prefix is {interpreter['prefix']}, expected {venv_dir}/{actor.fqn}")
+    if interpreter["program"] != python:
+        differs("interpreter", f"bin/python is {interpreter['program']}, expected the image's {python}")
+    if interpreter["sees_system"]:
+        differs("interpreter", "pyvenv.cfg lets it import what is installed outside of the venv")
     for what in _closure_differences(plan.closure(actor.environment_set), interpreter["distributions"]):
         differs("closure", what)
     if faults := venv["faults"]:

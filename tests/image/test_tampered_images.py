@@ -246,6 +246,14 @@ FAULTS: dict[str, tuple[str, Expected]] = {
         ),
         [("interpreter", "tiny.Right", f"{VENV_DIR}/tiny.Right/bin/python does not run: broken")],
     ),
+    "interpreter of another path": (
+        f"cp -L /usr/bin/python3 /opt/python3 && ln -sf /opt/python3 {LEFT}/bin/python",
+        both("interpreter", "bin/python is /opt/python3, expected the image's /usr/bin/python3.13"),
+    ),
+    "venv that sees the system's packages": (
+        f"sed -i 's/= false/= true/' {LEFT}/pyvenv.cfg",
+        both("interpreter", "pyvenv.cfg lets it import what is installed outside of the venv"),
+    ),
     "interpreter without its venv": (
         f"rm {RIGHT}/pyvenv.cfg",
         [
@@ -300,6 +308,13 @@ def test_a_fault_is_named(tiny: Path, tiny_image: Built, images: Images, name: s
     code, found = differences(tiny, tampered(images, tiny_image, name))
     assert code == 1
     assert_differences(found, FAULTS[name][1])
+
+
+@pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONPATH"])
+def test_a_variable_that_changes_imports_is_named(tiny: Path, tiny_image: Built, images: Images, name: str) -> None:
+    tag = images.derive(name.lower(), tiny_image.tag, f"ENV {name}=/opt/more")
+    what = f"the image sets {name}, which changes what every venv imports"
+    assert differences(tiny, tag) == (1, [("interpreter", "", what)])
 
 
 def test_what_other_software_brings_is_no_fault(tiny: Path, tiny_image: Built, images: Images) -> None:

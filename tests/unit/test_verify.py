@@ -32,6 +32,8 @@ def right(plan: Plan) -> Found:
             "interpreter": {
                 "version": plan.target.python,
                 "prefix": f"{DIR}/{actor.fqn}",
+                "program": "/usr/bin/python3.13",
+                "sees_system": False,
                 "distributions": [list(item) for item in closure.items()],
             },
             "faults": [],
@@ -40,6 +42,8 @@ def right(plan: Plan) -> Found:
     names = sorted(venvs)
     return {
         "uid": 65532,
+        "python": "/usr/bin/python3.13",
+        "variables": ["PATH"],
         "exists": True,
         "entries": [".sets", *names],
         "kinds": {".sets": "directory", **dict.fromkeys(names, "link")},
