@@ -178,5 +178,11 @@ def actors_of_the_driver(manifest: Path) -> tuple[str, ...]:
             continue
         if isinstance(table, ast.Dict) and any(ast.unparse(target) == "ACTOR_ENVIRONMENTS" for target in targets):
             pairs = zip(table.keys, table.values, strict=True)
-            return tuple(sorted(ast.literal_eval(key) for key, value in pairs if key and ast.unparse(value) == "None"))
+            return tuple(
+                sorted(
+                    str(key.value)
+                    for key, value in pairs
+                    if isinstance(key, ast.Constant) and ast.unparse(value) == "None"
+                )
+            )
     return ()

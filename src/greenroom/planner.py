@@ -51,6 +51,16 @@ def select_rows(manifest: Path, *, stage: str, skip: Sequence[str]) -> tuple[tup
     for row in selected:
         if row not in known:
             raise UsageError(f"{manifest.name} lists {row.fqn} for stage {row.stage} but not, or differently, for all")
+    if not rows:
+        raise UsageError(f"{manifest.name} lists no actor", next_step=f"python3 {manifest} all")
+    wanted = {row for row in rows if row.stage in stages and not set(row.extras) & set(skip)}
+    for row in sorted(wanted ^ set(selected), key=lambda row: row.fqn):
+        raise UsageError(
+            f"{manifest.name} {'leaves out' if row in wanted else 'lists'} {row.fqn}"
+            f" for stage {stage} and skip {', '.join(skip) or 'nothing'}",
+            cause="it does not heed the stage and the skip words of its command line",
+            next_step=f"python3 {manifest} {' '.join([stage, *skip])}",
+        )
     return rows, selected
 
 
