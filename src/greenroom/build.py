@@ -199,7 +199,9 @@ def _credentials(path: Path, hosts: set[str | None]) -> Iterator[str]:
     try:
         entries = netrc.netrc(path).hosts
     except (netrc.NetrcParseError, OSError) as error:
-        raise BuildError(f"{path} cannot be read: {error}", next_step="correct it, or point NETRC elsewhere") from error
+        # The parser's own message quotes the word at fault, which may be a part of a password.
+        where = f"line {error.lineno} is malformed" if isinstance(error, netrc.NetrcParseError) else error.strerror
+        raise BuildError(f"{path} cannot be read: {where}", next_step="correct it, or point NETRC elsewhere") from None
     for host, (login, _, password) in entries.items():
         if host in hosts:
             words = ["machine", host, "login", login, "password", password or ""]
