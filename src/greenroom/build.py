@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from greenroom.engine import Engine
 from greenroom.errors import BuildError
+from greenroom.files import cache_dir
+from greenroom.locks import held
 from greenroom.plan import Plan, check_wrapper_names
 from greenroom.process import ProcessError, is_dry_run, run
 from greenroom.progress import BuildProgress
@@ -237,7 +239,10 @@ def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
     """
     name, _, label = tag.rpartition(":") if ":" in tag.rsplit("/", 1)[-1] else (tag, "", "latest")
     aside = f"{name}:{label}-unverified"
-    yield aside
-    engine.cli("tag", aside, tag, changes=True)
-    engine.cli("rmi", aside, changes=True)
+    # Two builds of one tag would move each other's unverified image between its verification and its tag.
+    name_of_lock = hashlib.sha256(f"{engine.host} {aside}".encode()).hexdigest()[:16]
+    with held(cache_dir() / "locks" / f"tag-{name_of_lock}.lock", BuildError):
+        yield aside
+        engine.cli("tag", aside, tag, changes=True)
+        engine.cli("rmi", aside, changes=True)
     assert is_dry_run() or engine.client().images.get(tag)
