@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from greenroom.engine import Engine
-from greenroom.errors import BuildError
+from greenroom.errors import BuildError, UsageError
 from greenroom.files import cache_dir
 from greenroom.locks import held
 from greenroom.plan import Plan, check_wrapper_names
@@ -225,8 +225,14 @@ def source_revision(root: Path) -> str:
 
 
 def creation_time(environ: Mapping[str, str]) -> str:
-    """Return the time for the image's label: `SOURCE_DATE_EPOCH` when set, else now (RFC 3339, UTC)."""
-    epoch = environ.get("SOURCE_DATE_EPOCH")
+    """Return the time for the image's label: `SOURCE_DATE_EPOCH` when set, else now (RFC 3339, UTC).
+
+    Raises:
+        UsageError: the variable is no number.
+    """
+    epoch = environ.get("SOURCE_DATE_EPOCH", "")
+    if epoch and not epoch.isdecimal():
+        raise UsageError(f"SOURCE_DATE_EPOCH={epoch!r} is no number of seconds", next_step="correct it or unset it")
     moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 

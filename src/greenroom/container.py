@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +18,26 @@ from greenroom.target import Target
 
 READER_UID = "65532:65532"
 """The user that reads an image: nobody in particular, owner of nothing."""
+_WORD = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)(?::[0-9]+)?/)?{_WORD}(?:/{_WORD})*"
+    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}",
+    re.ASCII,
+)
 READ_TIMEOUT = 900.0
 _ARCHIVE_LIMIT = 1 << 30
 """Bytes of one unreadable directory that are looked through."""
+
+
+def check_reference(reference: str) -> str:
+    """Return an image reference or id if it is well-formed (distribution reference grammar).
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not _REFERENCE.fullmatch(reference):
+        raise UsageError(f"{reference!r} is no image reference", next_step="use name:tag, in small letters")
+    return reference
 
 
 def run_script(engine: Engine, image: str, script: Path, *args: str) -> str:
@@ -42,7 +60,7 @@ def run_script(engine: Engine, image: str, script: Path, *args: str) -> str:
     from docker.errors import ImageNotFound
 
     try:
-        engine.client().images.get(image)
+        engine.client().images.get(check_reference(image))
     except ImageNotFound as error:
         raise UsageError(f"no image {image}", next_step=f"greenroom image --tag {image}, or docker pull it") from error
     command = ["run", "--rm", "--interactive", "--network", "none", "--read-only", "--user", READER_UID]

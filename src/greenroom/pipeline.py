@@ -15,11 +15,11 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from greenroom import timings
-from greenroom.base_image import ensure_base_image
+from greenroom.base_image import PREFIX, ensure_base_image
 from greenroom.build import BuildRequest, build_image, unverified_tag
 from greenroom.closures import check_closures, differences, locked_closures, parse, render
 from greenroom.console import say
-from greenroom.container import image_target, inspect_image
+from greenroom.container import check_reference, image_target, inspect_image
 from greenroom.engine import Engine, find_engine
 from greenroom.errors import BuildError, ImageDiffersError, UsageError
 from greenroom.files import write_aside
@@ -210,10 +210,13 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
         GreenroomError: of every kind; each has its exit code.
     """
     project = selection.project
-    tag = options.tag or project.tag
+    tag = check_reference(options.tag or project.tag)
+    base_image = options.base_image or project.base_image
+    if not base_image.startswith(PREFIX):
+        check_reference(base_image)
     ready_lock(project)
     engine = find_engine()
-    base = ensure_base_image(engine, options.base_image or project.base_image)
+    base = ensure_base_image(engine, base_image)
     target = bootstrap_target() if is_dry_run() else image_target(engine, base)
     planned = _plan(selection, target)
     write_aside(selection.output / "plan.json", planned.plan.to_json())

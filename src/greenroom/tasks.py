@@ -27,7 +27,7 @@ from greenroom.errors import EngineError, GreenroomError, UsageError
 from greenroom.image_diff import compare_images
 from greenroom.image_layers import read_images
 from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
-from greenroom.process import dry_run
+from greenroom.process import ProcessError, dry_run
 from greenroom.project import load_project
 from greenroom.sizes import measure
 from greenroom.verify import Report
@@ -68,6 +68,13 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
                 # The reader of our output has gone; what is left to print has nowhere to go.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=1) from error
+            except (ProcessError, OSError) as error:
+                # An engine that stops answering half-way, a disk that is full, a file that is not ours.
+                if logging.getLogger("invoke").isEnabledFor(logging.DEBUG):
+                    traceback.print_exc()
+                kind = EngineError if isinstance(error, ProcessError) else UsageError
+                failure = kind(str(error), next_step="correct it, or run it again with --debug to see where it is")
+                raise Exit(f"greenroom: {failure.one_line()}", failure.exit_code) from error
             except KeyboardInterrupt as error:
                 raise Exit("greenroom: interrupted; run the same command again to go on", 130) from error
 
