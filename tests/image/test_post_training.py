@@ -21,10 +21,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("skip", "venvs", "sets"), [([], 20, 11), (["--skip", "vllm"], 13, 8)], ids=["whole", "without vllm"]
 )
 def test_the_job_s_image(job: Path, images: Images, skip: list[str], venvs: int, sets: int) -> None:
-    image = build(images, f"job-{venvs}", job, *skip)
+    # Bytecode is the default image's; here it would double the time.
+    image = build(images, f"job-{venvs}", job, "--no-bytecode", *skip)
     assert (len(image.report["venvs"]), len(image.plan["sets"])) == (venvs, sets)
     assert all(venv["ok"] for venv in image.report["venvs"].values())
-    assert differences(job, image.tag, *skip) == (0, [])
-    other = [] if skip else ["--skip", "vllm"]
-    code, _ = differences(job, image.tag, *other)
-    assert code == 1
+    if skip:
+        code, found = differences(job, image.tag)
+        assert code == 1
+        assert {check for check, _, _ in found} == {"venv-set", "wrapper"}
