@@ -117,10 +117,14 @@ class Lab:
     def _give_base(self, engine: Engine) -> None:
         if not has_image(engine, BASE):
             archive = self.directory / "base.tar"
-            if not archive.is_file():
+            if self._based:
+                # Every engine has the very same base, whatever became of its recipe meanwhile.
+                self._engines[min(self._based)].cli("save", "--output", archive, BASE, timeout=SAVE_TIMEOUT)
+            else:
                 self._save_users_base(archive)
             if archive.is_file():
                 engine.cli("load", "--quiet", "--input", archive, changes=True, timeout=SAVE_TIMEOUT)
+                archive.unlink()
         # Nothing to do when the loaded image is of the present recipe; bootstraps it otherwise.
         ensure_base_image(engine, BASE_SETTING)
 
