@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -108,7 +109,7 @@ def installing(project: Path, tag: str) -> subprocess.Popen[str]:
     said = []
     for line in child.stderr:
         said.append(line)
-        if "[slots " in line:
+        if re.search(r"slot \d+ has ", line):
             return child
     child.communicate()
     pytest.fail("".join(said))
