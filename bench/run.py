@@ -97,10 +97,11 @@ def main() -> int:
             groups,
             args.out,
         )
+        # Before the engines are removed: results are shown whatever becomes of that.
+        print(results.table(figures, raw), flush=True)
     finally:
         say("bench: stopping its engines")
         lab.close()
-    print(results.table(figures, raw))
     wanted = [figure.name for figure in results.FIGURES if figure.group in groups]
     return 0 if all(figures.get(name) is not None for name in wanted) else 1
 
