@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from tests.image.support import REPO, Built, Images, build, greenroom, succeeded, write_project
 
 from greenroom.engine import Engine, engine_status, find_engine, stop_engine
+
+
+# A shell's background job ignores interrupts, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
