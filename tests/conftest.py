@@ -11,7 +11,6 @@ from tests.image.support import REPO, Built, Images, build, greenroom, succeeded
 
 from greenroom.engine import Engine, engine_status, find_engine, stop_engine
 
-
 # A shell's background job ignores interrupts, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -245,7 +245,7 @@ def engine_status(context: Context, json: bool = False) -> None:
         for key, value in status.items():
             print(f"{key}: {value}")
     if not status["answers"]:
-        raise EngineError("no container engine can be used", cause=str(status["reason"]))
+        raise EngineError(str(status["reason"]))
 
 
 @command()
