@@ -28,14 +28,13 @@ from greenroom.lock import Artifact
 from greenroom.process import ProcessError, run
 from greenroom.target import Target
 from network import index_environment, requests_session
+from venv_tree import EPOCH
 
 CONNECTIONS = 4
 """Files in flight at once; several steps fetch at the same time."""
 ATTEMPTS = 4
 BACKOFF = 1.0
 """Seconds before the second attempt; doubled before each further one."""
-SOURCE_DATE_EPOCH = "315532800"
-"""1980-01-01, the earliest time that a zip file can hold."""
 BUILD_TIMEOUT = 1800.0
 
 
@@ -143,7 +142,7 @@ def build_wheel(source: Path, out: Path, *, name: str) -> None:
         BuildError: the build failed.
     """
     uv = str(Path(sys.executable).with_name("uv"))
-    env = {**index_environment(os.environ), "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
+    env = {**index_environment(os.environ), "SOURCE_DATE_EPOCH": str(EPOCH), "UV_PYTHON_DOWNLOADS": "never"}
     command: list[str | Path] = [
         uv,
         "build",

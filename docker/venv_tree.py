@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 EPOCH = 315532800
-"""1980-01-01: the time of every file and directory that the build writes, so that equal content is equal bytes."""
+"""1980-01-01, the earliest time that a zip file can hold: the time of everything that the build writes, wheels that it
+builds included, so that equal content is equal bytes."""
 
 SETS = ".sets"
 """Below the venv directory: one real directory per environment set. Actors' paths are links to these."""

@@ -28,8 +28,8 @@ from greenroom.engine_state import layout
 from greenroom.errors import BaseImageError, UsageError
 from greenroom.locks import held
 from greenroom.process import ProcessError, is_dry_run, run
+from greenroom.project import DEFAULT_BASE_IMAGE
 
-DEFAULT_BASE_IMAGE = "bootstrap:trixie"
 PREFIX = "bootstrap:"
 SUITES = ("trixie",)
 REPOSITORY = "greenroom-base"

@@ -21,9 +21,9 @@ from greenroom.console import say
 from greenroom.engine import Engine
 from greenroom.errors import EngineError, UsageError
 from greenroom.image_tree import Image, Kind, Layer, LayerEntry, absolute
+from greenroom.project import DEFAULT_VENV_DIR
 
 VENV_DIR_LABEL = "org.greenroom.venv-dir"
-DEFAULT_VENV_DIR = "/opt/ray_venvs"
 FIRST_BYTE_TIMEOUT = 1800.0
 """Seconds until the engine sends something: it writes the whole export to its disk first."""
 

@@ -31,9 +31,10 @@ from tests.image.support import (
     write_project,
 )
 
-from greenroom.base_image import DEFAULT_BASE_IMAGE, ensure_base_image
+from greenroom.base_image import ensure_base_image
 from greenroom.build import read_secrets, secret_arguments, with_secrets
 from greenroom.process import Completed, run
+from greenroom.project import DEFAULT_BASE_IMAGE
 
 
 def test_an_image_that_is_refused_never_gets_the_tag(tiny: Path, images: Images, tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from pathlib import Path
 import pytest
 
 from greenroom import debian, engine_state, private_engine
-from greenroom.base_image import DEFAULT_BASE_IMAGE, ensure_base_image
+from greenroom.base_image import ensure_base_image
 from greenroom.engine import Engine, engine_status, find_engine, stop_engine
 from greenroom.errors import BaseImageError, EngineError
 from greenroom.process import run
+from greenroom.project import DEFAULT_BASE_IMAGE
 
 private = pytest.mark.skipif(
     private_engine.unusable() is not None, reason=f"no private engine here: {private_engine.unusable()}"

@@ -14,6 +14,7 @@ from greenroom import base_image, debian, engine, engine_state, locks, private_e
 from greenroom.engine import Engine, engine_status, find_engine
 from greenroom.errors import BaseImageError, EngineError, UsageError
 from greenroom.process import dry_run
+from greenroom.project import DEFAULT_BASE_IMAGE
 
 KEYRING = Path("/keys.gpg")
 
@@ -256,7 +257,7 @@ def test_a_dry_run_prints_and_makes_nothing(
     monkeypatch.setattr(debian, "host_source_lines", lambda suite: (f"deb file:/m/ {suite} main",))
     with dry_run():
         found = find_engine()
-        assert base_image.ensure_base_image(found, base_image.DEFAULT_BASE_IMAGE) == "greenroom-base:trixie"
+        assert base_image.ensure_base_image(found, DEFAULT_BASE_IMAGE) == "greenroom-base:trixie"
         assert not found.answers
     printed = capsys.readouterr().out
     for part in ("apt-get", "dpkg -x", "dockerd --host=unix://", "mmdebstrap", "image.tar"):
