@@ -31,6 +31,7 @@ from greenroom.process import is_dry_run
 from greenroom.progress import BuildProgress
 from greenroom.project import Project, load_project
 from greenroom.reproducible import first_difference
+from greenroom.slots import check_layer_count, oversized
 from greenroom.target import Target, bootstrap_target
 from greenroom.verify import Report, compare
 
@@ -163,6 +164,7 @@ def plan(selection: Selection, *, target: Target | None = None) -> Planned:
         # The lock is checked while it is read; what the check says comes first.
         planned = pool.submit(_plan, selection, target or bootstrap_target())
         ready_lock(selection.project)
+        _warn(planned.result())
         return planned.result()
 
 
@@ -217,6 +219,8 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
     ready_lock(project)
     engine = find_engine()
     base = ensure_base_image(engine, base_image)
+    if not is_dry_run():
+        check_layer_count(len(engine.client().images.get(base).attrs["RootFS"]["Layers"]))
     target = bootstrap_target() if is_dry_run() else image_target(engine, base)
     planned = _plan(selection, target)
     write_aside(selection.output / "plan.json", planned.plan.to_json())
@@ -358,3 +362,9 @@ def describe(planned: Planned) -> None:
     for actor in whole.actors:
         if not actor.included:
             say(f"out: {actor.fqn}: {actor.reason}")
+    _warn(planned)
+
+
+def _warn(planned: Planned) -> None:
+    for warning in oversized(planned.plan.artifacts):
+        say(f"warning: {warning}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from greenroom.errors import BuildError
 from greenroom.lock import Artifact
 
 LARGE_SLOTS = 12
@@ -25,6 +26,13 @@ FETCH_GROUPS = (range(4), range(4, 8), range(8, 12), range(12, SLOTS))
 LARGE_BYTES = 3_000_000
 """A file above this counts as large."""
 
+LAYERS = SLOTS + 2
+"""What an image has on top of its base image: the slots, the project, and the finished venvs."""
+ENGINE_LAYERS = 127
+"""The most layers that an image may have: overlay2 mounts no more, and says "max depth exceeded" when it is run."""
+LAYER_LIMIT_BYTES = 10_000_000_000
+"""What the stricter of the common registries take as one layer, compressed (Huawei Cloud's SWR documents 10 GB)."""
+
 
 def slot_of(artifact: Artifact) -> int:
     """Return the slot of a distribution: 0 to `SLOTS` - 1, in the order of the chain."""
@@ -32,6 +40,43 @@ def slot_of(artifact: Artifact) -> int:
     if artifact.size > LARGE_BYTES:
         return number % LARGE_SLOTS
     return LARGE_SLOTS + number % SMALL_SLOTS
+
+
+def oversized(artifacts: Iterable[Artifact], limit: int = LAYER_LIMIT_BYTES) -> list[str]:
+    """Return a warning for each slot whose layer some registries will refuse, with what makes it large.
+
+    Args:
+        artifacts: the plan's.
+        limit: bytes of a compressed layer. A wheel is compressed about as well as a layer, so its slot's files count.
+    """
+    warnings = []
+    for number, slot in enumerate(assign(artifacts)):
+        total = sum(artifact.size for artifact in slot)
+        if total > limit:
+            largest = sorted(slot, key=lambda artifact: (-artifact.size, artifact.filename))[:3]
+            names = ", ".join(f"{item.name} {item.version} ({item.size / 1e9:.1f} GB)" for item in largest)
+            warnings.append(
+                f"slot {number:02d} becomes one layer of about {total / 1e9:.1f} GB, and some registries "
+                f"take {limit / 1e9:.0f} GB at most: {names}"
+            )
+    return warnings
+
+
+def check_layer_count(base_layers: int) -> None:
+    """Check that an engine can run what is built on a base image.
+
+    Args:
+        base_layers: how many layers the base image has.
+
+    Raises:
+        BuildError: it has too many.
+    """
+    if base_layers + LAYERS > ENGINE_LAYERS:
+        raise BuildError(
+            f"the base image has {base_layers} layers; with the {LAYERS} of the venvs that is more than {ENGINE_LAYERS}",
+            cause="engines do not run images of more layers",
+            next_step="flatten the base image, or take one with fewer layers",
+        )
 
 
 def assign(artifacts: Iterable[Artifact]) -> tuple[tuple[Artifact, ...], ...]:

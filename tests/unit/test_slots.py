@@ -11,8 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from greenroom.errors import BuildError
 from greenroom.lock import Artifact
-from greenroom.slots import LARGE_BYTES, LARGE_SLOTS, SLOTS, SMALL_SLOTS, assign, slot_of
+from greenroom.slots import (
+    ENGINE_LAYERS,
+    LARGE_BYTES,
+    LARGE_SLOTS,
+    LAYER_LIMIT_BYTES,
+    LAYERS,
+    SLOTS,
+    SMALL_SLOTS,
+    assign,
+    check_layer_count,
+    oversized,
+    slot_of,
+)
 
 DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
 
@@ -110,3 +123,26 @@ def test_the_dockerfile_has_one_line_for_each_slot_in_order() -> None:
     matches = [SLOT_LINE.fullmatch(line) for line in lines]
     numbers = [f"{number:02d}" for number in range(SLOTS)]
     assert [match and match.groups() for match in matches] == [(number, number) for number in numbers]
+
+
+def test_a_layer_that_registries_refuse_is_a_warning_that_names_the_largest_packages() -> None:
+    half = LAYER_LIMIT_BYTES // 2
+    first = make("torch", half)
+    # Another version of the same name is in the same slot, whatever the assignment is.
+    second = make("torch", half + 1, "2")
+    (warning,) = oversized([first, second, make("small", 10)])
+    assert f"slot {slot_of(first):02d}" in warning
+    assert "torch 2 (5.0 GB), torch 1 (5.0 GB)" in warning
+    assert oversized([first]) == []
+
+
+def test_a_base_image_with_too_many_layers_is_refused_before_the_build() -> None:
+    check_layer_count(ENGINE_LAYERS - LAYERS)
+    with pytest.raises(BuildError, match=f"has {ENGINE_LAYERS - LAYERS + 1} layers"):
+        check_layer_count(ENGINE_LAYERS - LAYERS + 1)
+
+
+def test_the_dockerfile_makes_as_many_layers_as_are_counted() -> None:
+    text = DOCKERFILE.read_text()
+    chain = text[text.index("AS slots") : text.index("FROM deps AS release")]
+    assert len(re.findall(r"^(RUN|COPY|ADD) ", chain, re.MULTILINE)) == LAYERS
