@@ -70,6 +70,12 @@ def verify(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def push(session: nox.Session) -> None:
+    """Build, verify, and push what was verified: -- --to REF [--compression gzip|zstd] [--skip EXTRA]... [--json]."""
+    _greenroom(session, "push")
+
+
+@nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Make uv.lock and compare it with the reviewed closures: -- [--accept]."""
     _greenroom(session, "lock")

@@ -16,6 +16,7 @@ from greenroom.errors import BuildError
 from greenroom.planner import Planned
 from greenroom.process import ProcessError
 from greenroom.progress import BuildProgress
+from greenroom.selection import select
 from lab import BASE, settle_disk
 
 HERE = Path(__file__).parent
@@ -57,7 +58,7 @@ class Build:
 
 def plan_of(engine: Engine, project: Path) -> Planned:
     """Plan a project for the base image, as the command does before it builds."""
-    return pipeline.plan(pipeline.select(project), target=image_target(engine, BASE))
+    return pipeline.plan(select(project), target=image_target(engine, BASE))
 
 
 def build(
@@ -108,7 +109,7 @@ def _build_ours(engine: Engine, project: Path, tag: str, *, context: Path, bytec
     planned = plan_of(engine, project)
     secrets = read_secrets(os.environ, planned.urls.values())
     request = BuildRequest(
-        project=pipeline.select(project).project,
+        project=select(project).project,
         plan=planned.plan,
         base_image=BASE,
         tag=tag,

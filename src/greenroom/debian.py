@@ -321,6 +321,12 @@ def unpacked(directory: Path, name: str, request: str | None = None) -> Path | N
     return directory / "packages" / key if request in (None, recorded) else None
 
 
+def library_environment(root: Path) -> dict[str, str]:
+    """Return an environment in which the unpacked programs find their libraries."""
+    directories = [str(path) for base in ("lib", "usr/lib") for path in sorted((root / base).glob("*-linux-gnu"))]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(directories)}
+
+
 def _unpack(target: Path, wanted: Mapping[str, Sequence[str]], apts: Mapping[str, PrivateApt]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for left_over in target.parent.glob(".aside-*"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,60 +25,16 @@ from greenroom.errors import BuildError, ImageDiffersError, UsageError
 from greenroom.files import write_aside
 from greenroom.image_layers import read_images
 from greenroom.lock import check_lock, uv_lock
-from greenroom.manifest import known_extras, normalise_skips, read_rows, skips_from_environment
 from greenroom.planner import Planned, plan_project
 from greenroom.process import is_dry_run
 from greenroom.progress import BuildProgress
 from greenroom.project import Project, load_project
+from greenroom.publish import Pushed, check_destination, push_image
 from greenroom.reproducible import first_difference
+from greenroom.selection import Selection
 from greenroom.slots import check_layer_count, oversized
 from greenroom.target import Target, bootstrap_target
 from greenroom.verify import Report, compare
-
-BUILD_DIRECTORY = "build"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which project, and which of its venvs.
-
-    Attributes:
-        project: the project.
-        stage: a stage, or "all".
-        skip: extras left out: those asked for and those of `SKIP_<EXTRA>_BUILD`, checked and sorted.
-    """
-
-    project: Project
-    stage: str
-    skip: tuple[str, ...]
-
-    @property
-    def output(self) -> Path:
-        """Where this project's files go."""
-        return self.project.root / BUILD_DIRECTORY
-
-
-def select(
-    project: str | Path = ".", *, manifest: str | None = None, stage: str = "all", skip: Sequence[str] = ()
-) -> Selection:
-    """Read a project's settings and check what is asked of it.
-
-    Args:
-        project: its directory.
-        manifest: path of its manifest; overrides the setting.
-        stage: a stage that the manifest knows, or "all".
-        skip: extras to leave out.
-
-    Returns:
-        The selection, with the environment's skips.
-
-    Raises:
-        UsageError: a setting, the manifest, the stage or a skip word is wrong.
-    """
-    loaded = load_project(Path(project), manifest=manifest)
-    known = known_extras(read_rows(loaded.manifest))
-    skips = normalise_skips([*skip, *skips_from_environment(os.environ, known)], known)
-    return Selection(project=loaded, stage=stage, skip=skips)
 
 
 @lru_cache(maxsize=1)
@@ -200,13 +156,16 @@ class ImageOptions:
     check_reproducible: bool = False
 
 
-def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[Report], None]) -> None:
+def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[Report], None]) -> str:
     """Build an image and verify it; only a verified image gets the tag.
 
     Args:
         selection: what it holds.
         options: how it is built.
         on_report: receives the verification's report before a wrong image is refused.
+
+    Returns:
+        The verified image's id; "" in a dry run.
 
     Raises:
         GreenroomError: of every kind; each has its exit code.
@@ -243,7 +202,7 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
         )
         progress = build_image(engine, request)
         if is_dry_run():
-            return
+            return ""
         if options.timings:
             _write_timings(engine, progress, aside, selection.output)
         if options.check_reproducible:
@@ -262,6 +221,37 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
     )
     if engine.private:
         say('its engine is private: eval "$(greenroom engine env)" lets docker reach it')
+    return str(built.id)
+
+
+def push(
+    selection: Selection,
+    options: ImageOptions,
+    *,
+    to: str,
+    compression: str,
+    on_report: Callable[[Report], None],
+) -> Pushed:
+    """Build an image, verify it, and push exactly what was verified.
+
+    Args:
+        selection: what it holds.
+        options: how it is built.
+        to: registry, name and tag.
+        compression: of the layers: "gzip" or "zstd".
+        on_report: as for `image`.
+
+    Returns:
+        What the registry has now; also written to `build/push.json`.
+
+    Raises:
+        GreenroomError: as for `image`, and nothing was pushed; or the push failed.
+    """
+    check_destination(check_reference(to), compression)
+    image_id = image(selection, options, on_report=on_report)
+    pushed = push_image(find_engine(), image_id or options.tag or selection.project.tag, to, compression)
+    write_aside(selection.output / "push.json", json.dumps(dataclasses.asdict(pushed), indent=1) + "\n")
+    return pushed
 
 
 def _write_timings(engine: Engine, progress: BuildProgress, image: str, output: Path) -> None:

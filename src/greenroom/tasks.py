@@ -7,6 +7,7 @@ prints the result. Every failure ends with its class's exit code and one line on
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 import os
@@ -29,6 +30,7 @@ from greenroom.image_layers import read_images
 from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
 from greenroom.process import ProcessError, dry_run
 from greenroom.project import load_project
+from greenroom.selection import Selection, select
 from greenroom.sizes import measure
 from greenroom.verify import Report
 
@@ -84,8 +86,8 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
     return wrap
 
 
-def _select(project: str, manifest: str, stage: str, skip: list[str] | None) -> pipeline.Selection:
-    return pipeline.select(project, manifest=manifest or None, stage=stage, skip=skip or [])
+def _select(project: str, manifest: str, stage: str, skip: list[str] | None) -> Selection:
+    return select(project, manifest=manifest or None, stage=stage, skip=skip or [])
 
 
 @command(words=["project", "manifest", "stage", "skip"], iterable=["skip"], help={"json": "print the plan as JSON"})
@@ -149,6 +151,41 @@ def image(
         check_reproducible=check_reproducible,
     )
     pipeline.image(selection, options, on_report=lambda result: _show_report(result, json))
+
+
+@command(
+    words=["project", "manifest", "stage", "skip", "tag", "base-image"],
+    iterable=["skip"],
+    help={
+        "to": "where: registry/name:tag",
+        "compression": "of the layers: gzip (the engine's own), or zstd (nodes unpack it faster; needs skopeo)",
+        "json": "print what was pushed as JSON; the verification's table is left out",
+    },
+)
+def push(
+    context: Context,
+    to: str,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+    tag: str = "",
+    base_image: str = "",
+    compression: str = "gzip",
+    json: bool = False,
+) -> None:
+    """Build the image, verify it, and push exactly what was verified; a failing verification pushes nothing."""
+    pushed = pipeline.push(
+        _select(project, manifest, stage, skip),
+        pipeline.ImageOptions(tag=tag, base_image=base_image),
+        to=to,
+        compression=compression,
+        on_report=lambda result: None if json and result.ok else report.print_report(result),
+    )
+    if json:
+        report.print_json(dataclasses.asdict(pushed))
+    else:
+        print(f"{pushed.reference}@{pushed.digest}")
 
 
 @command(
@@ -277,5 +314,6 @@ namespace = Collection(
     _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status, env=engine_env),
 )
 namespace.add_task(verify, name="verify")
+namespace.add_task(push, name="push")
 namespace.add_task(size, name="size")
 namespace.add_task(diff, name="diff")

@@ -1,0 +1,215 @@
+"""Pushing an image: as the engine has it (gzip layers), or with zstd layers, which nodes unpack faster.
+
+- Layers go first and the manifest under its tag last, in both ways: a push that is interrupted moves no tag,
+  and run again it skips the layers that the registry has.
+- The engine's classic image store writes gzip only. skopeo (the host's, else Debian's package, unpacked and
+  not installed) compresses the engine's archive of the image anew.
+- Logins are those of `docker login`, in both ways.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from greenroom import debian
+from greenroom.console import say
+from greenroom.engine import Engine
+from greenroom.errors import PublishError, UsageError
+from greenroom.files import cache_dir
+from greenroom.process import ProcessError, is_dry_run, run
+
+COMPRESSIONS = ("gzip", "zstd")
+PUSH_TIMEOUT = 4 * 3600.0
+"""Seconds for one image."""
+
+SKOPEO_PACKAGES = {
+    "bookworm": ("skopeo", "libgpgme11", "libassuan0", "libgpg-error0", "libdevmapper1.02.1"),
+    "trixie": ("skopeo", "libgpgme11t64", "libassuan9", "libgpg-error0"),
+}
+"""Debian release → skopeo and the libraries that a small system lacks; its C library is the host's."""
+
+_LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What a registry has now.
+
+    Attributes:
+        reference: the tag that was moved.
+        digest: of the manifest; `reference` names another image one day, the digest never.
+        compression: of the layers.
+    """
+
+    reference: str
+    digest: str
+    compression: str
+
+
+def check_destination(reference: str, compression: str) -> None:
+    """Check what is asked for before anything is built.
+
+    Raises:
+        UsageError: the destination names a digest, or the compression is unknown.
+    """
+    if compression not in COMPRESSIONS:
+        raise UsageError(f"unknown compression {compression!r}", next_step=f"use {' or '.join(COMPRESSIONS)}")
+    if "@" in reference or reference.startswith("sha256:"):
+        raise UsageError(f"{reference} names a digest", next_step="push to a name and a tag, such as registry/name:tag")
+
+
+def push_image(engine: Engine, image_id: str, reference: str, compression: str) -> Pushed:
+    """Push an image and move a tag to it.
+
+    Args:
+        engine: where the image is.
+        image_id: its id: what was verified, whatever became of its tags meanwhile.
+        reference: registry, name and tag.
+        compression: one of `COMPRESSIONS`.
+
+    Raises:
+        PublishError: the registry does not answer, refuses, or a layer does not arrive.
+    """
+    say(f"push {image_id[:19]} to {reference} with {compression} layers")
+    push = _push_by_engine if compression == "gzip" else _push_by_skopeo
+    pushed = Pushed(reference=reference, digest=push(engine, image_id, reference), compression=compression)
+    say(f"{reference} is {pushed.digest}")
+    return pushed
+
+
+def _push_by_engine(engine: Engine, image_id: str, reference: str) -> str:
+    from docker.errors import DockerException
+
+    engine.cli("tag", image_id, reference, changes=True)
+    if is_dry_run():
+        print(f"docker push {reference}")
+        return ""
+    name, _, tag = reference.rpartition(":") if ":" in reference.rsplit("/", 1)[-1] else (reference, "", "latest")
+    try:
+        with PushProgress() as progress:
+            for message in engine.client().api.push(name, tag, stream=True, decode=True):
+                progress.take(message)
+    except (DockerException, OSError) as error:
+        raise _failed(reference, str(error)) from error
+    if progress.error or not progress.digest:
+        raise _failed(reference, progress.error or "the engine tells no digest")
+    return progress.digest
+
+
+def _push_by_skopeo(engine: Engine, image_id: str, reference: str) -> str:
+    program, environment = _skopeo()
+    with tempfile.TemporaryDirectory(prefix="push-", dir=_scratch()) as directory:
+        archive, digest = Path(directory) / "image.tar", Path(directory) / "digest"
+        say(f"save {image_id[:19]} for skopeo")
+        engine.cli("save", "--output", archive, image_id, changes=True, timeout=PUSH_TIMEOUT)
+        argv: list[str | Path] = [program, "--insecure-policy", "copy", "--retry-times", "3", "--format", "oci"]
+        argv += ["--dest-compress-format", "zstd", "--digestfile", digest]
+        if _LOOPBACK.match(reference):
+            # As engines do: a registry on this machine needs no certificate.
+            argv.append("--dest-tls-verify=false")
+        argv += [f"docker-archive:{archive}", f"docker://{reference}"]
+        try:
+            run(argv, changes=True, env=environment, timeout=PUSH_TIMEOUT)
+        except ProcessError as error:
+            said = re.search(r'msg="(.*)"', error.completed.last_lines(1))
+            raise _failed(reference, said[1] if said else error.reason) from error
+        return "" if is_dry_run() else digest.read_text().strip()
+
+
+def _scratch() -> Path:
+    """Return the directory that holds the archive while it is pushed: as large as the image."""
+    directory = cache_dir() / "push"
+    if not is_dry_run():
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _failed(reference: str, said: str) -> PublishError:
+    refused = re.search(r"denied|unauthorized|authentication|401|403", said)
+    return PublishError(
+        f"{reference} cannot be pushed: {' '.join(said.split())}",
+        cause="it needs a login, or this login may not push there" if refused else "the registry does not answer",
+        next_step=f"docker login {reference.split('/', 1)[0]}"
+        if refused
+        else "try again: layers that arrived are not sent twice",
+    )
+
+
+def _skopeo() -> tuple[str, Mapping[str, str]]:
+    """Return skopeo and its environment.
+
+    Raises:
+        PublishError: it is not installed and cannot be had from Debian's packages.
+    """
+    if found := shutil.which("skopeo"):
+        return found, os.environ
+    suite = debian.host_codename()
+    if suite not in SKOPEO_PACKAGES or debian.usable():
+        raise PublishError(
+            "zstd layers need skopeo, which is not installed",
+            next_step="install skopeo, or push with --compression gzip",
+        )
+    try:
+        root = debian.ensure_unpacked(cache_dir() / "skopeo", "skopeo", {suite: SKOPEO_PACKAGES[suite]})
+    except debian.PackagesError as error:
+        raise PublishError(error.what, cause=error.cause, next_step=error.next_step) from error
+    return str(root / "usr/bin/skopeo"), debian.library_environment(root)
+
+
+class PushProgress:
+    """Shows an engine's report of a push: bytes on a terminal, a line for each layer elsewhere.
+
+    Attributes:
+        digest: of the manifest, once it is pushed.
+        error: what went wrong; "" when nothing did.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.digest = ""
+        self.error = ""
+        self._console = console or Console(stderr=True, highlight=False)
+        self._status = self._console.status("push") if self._console.is_terminal else None
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._done: set[str] = set()
+        self._layers: set[str] = set()
+
+    def __enter__(self) -> PushProgress:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take one message of the engine's stream."""
+        self.error = message.get("error") or self.error
+        self.digest = (message.get("aux") or {}).get("Digest") or self.digest
+        layer, status = message.get("id", ""), message.get("status", "")
+        if not layer or status.startswith("The push"):
+            return
+        self._layers.add(layer)
+        if total := (message.get("progressDetail") or {}).get("total"):
+            self._sent[layer] = (message["progressDetail"]["current"], total)
+        if status in {"Pushed", "Layer already exists"} or status.startswith("Mounted from"):
+            self._done.add(layer)
+            if not self._status:
+                text = f"greenroom: layer {layer}: {status.lower()}, {len(self._done)} of {len(self._layers)}"
+                self._console.print(text, markup=False, soft_wrap=True)
+        if self._status:
+            self._status.update(self._line(self._sent.values()))
+
+    def _line(self, sent: Iterable[tuple[int, int]]) -> str:
+        done, total = (sum(column) for column in zip(*sent, strict=True)) if self._sent else (0, 0)
+        layers = f"push: {len(self._done)} of {len(self._layers)} layers"
+        return f"{layers}, {done / 1e6:.0f} of {total / 1e6:.0f} MB"
