@@ -13,10 +13,15 @@ from dataclasses import asdict, dataclass
 from greenroom.progress import Step, short_name
 
 _SCRIPT = re.compile(r"/installer/(\w+)\.py /\w+ \S+(?: (\w+))?")
+_INSTALLED = re.compile(r"greenroom: slot \w+ has (.*), in [\d.]+ s$")
 _ROW_HEIGHT = 22
-_LABEL_WIDTH = 360
-_CHART_WIDTH = 760
-_BYTES_WIDTH = 220
+_LABEL_LENGTH = 46
+"""Characters of a label; a longer one is cut, and whole in its tooltip."""
+_LABEL_WIDTH = 350
+_CHART_WIDTH = 560
+_BYTES_WIDTH = 150
+_NUMBER_WIDTH = 80
+"""Room for a number behind a bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +29,7 @@ class Timing:
     """One step of a build.
 
     Attributes:
-        step: its short name.
+        step: which: a slot with what is in it, or its place in the Dockerfile and its first words.
         begin: seconds after the first step began.
         seconds: how long it ran.
         cached: whether it was not run.
@@ -52,7 +57,7 @@ def timings(steps: Iterable[Step], layers: Sequence[tuple[str, int]]) -> tuple[T
     first = min((step.began for step in ended), default=0.0)
     return tuple(
         Timing(
-            step=short_name(step.name),
+            step=_label(step),
             begin=round(step.began - first, 3),
             seconds=round(step.seconds, 3),
             cached=step.cached,
@@ -61,6 +66,19 @@ def timings(steps: Iterable[Step], layers: Sequence[tuple[str, int]]) -> tuple[T
         for step in ended
         if step.is_of_dockerfile or step.name.startswith("exporting")
     )
+
+
+def _label(step: Step) -> str:
+    script = _SCRIPT.search(step.name)
+    if script is None:
+        return short_name(step.name)
+    if script[2] is None:
+        return "interpreters, stamps, wrappers"
+    if script[2] == "project":
+        return "the project"
+    installed = next((match[1] for line in step.lines if (match := _INSTALLED.match(line))), "")
+    # A step that was cached has said nothing.
+    return f"slot {script[2]}: {installed or 'nothing'}" if installed or not step.cached else f"slot {script[2]}"
 
 
 def _bytes_of(name: str, layers: Sequence[tuple[str, int]]) -> int:
@@ -97,20 +115,21 @@ def to_html(rows: Sequence[Timing], title: str) -> str:
     """
     end = max((row.begin + row.seconds for row in rows), default=0.0) or 1.0
     most = max((row.bytes for row in rows), default=0) or 1
-    width = _LABEL_WIDTH + _CHART_WIDTH + _BYTES_WIDTH + 120
+    bytes_x = _LABEL_WIDTH + _CHART_WIDTH + _NUMBER_WIDTH
+    width = bytes_x + _BYTES_WIDTH + _NUMBER_WIDTH
     bars = []
     for number, row in enumerate(rows):
         y = 30 + number * _ROW_HEIGHT
         x = _LABEL_WIDTH + row.begin / end * _CHART_WIDTH
         length = max(1.5, row.seconds / end * _CHART_WIDTH)
-        bytes_x = _LABEL_WIDTH + _CHART_WIDTH + 60
-        label = html.escape(row.step if len(row.step) < 52 else row.step[:51] + "…")
-        kind = "cached" if row.cached else "ran"
+        whole = html.escape(row.step)
+        label = whole if len(row.step) <= _LABEL_LENGTH else html.escape(row.step[: _LABEL_LENGTH - 1]) + "…"
+        kind, told = ("cached", "cached") if row.cached else ("ran", f"{row.seconds:.1f} s")
         bars.append(
-            f'<text x="0" y="{y + 14}">{label}<title>{html.escape(row.step)}</title></text>'
+            f'<text x="0" y="{y + 14}">{label}<title>{whole}</title></text>'
             f'<rect class="{kind}" x="{x:.1f}" y="{y + 3}" width="{length:.1f}" height="15">'
-            f"<title>{html.escape(row.step)}: {row.seconds:.2f} s{', cached' if row.cached else ''}</title></rect>"
-            f'<text class="number" x="{x + length + 4:.1f}" y="{y + 14}">{"cached" if row.cached else f"{row.seconds:.1f} s"}</text>'
+            f"<title>{whole}: {row.seconds:.2f} s{', cached' if row.cached else ''}</title></rect>"
+            f'<text class="number" x="{x + length + 4:.1f}" y="{y + 14}">{told}</text>'
         )
         if row.bytes:
             bytes_length = max(1.0, row.bytes / most * _BYTES_WIDTH)
@@ -123,6 +142,7 @@ def to_html(rows: Sequence[Timing], title: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <style>
 body {{ font: 13px system-ui, sans-serif; margin: 24px; color: #1c2733; background: #fff; }}
+svg {{ max-width: {width}px; width: 100%; height: auto; }}
 svg text {{ font: 12px ui-monospace, monospace; fill: currentColor; }}
 svg .number {{ fill: #5b6b7b; }}
 .ran {{ fill: #2f6fde; }} .cached {{ fill: #b9c6d6; }} .bytes {{ fill: #d98324; }}
@@ -130,9 +150,9 @@ h1 {{ font-size: 18px; }}
 </style></head><body>
 <h1>{html.escape(title)}</h1>
 <p>{len(rows)} steps in {end:.1f} s. Blue: ran. Grey: cached. Orange: bytes of the step's layer.</p>
-<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="steps of the build over time">
+<svg viewBox="0 0 {width} {height}" role="img" aria-label="steps of the build over time">
 <text x="{_LABEL_WIDTH}" y="16">0 s</text><text x="{_LABEL_WIDTH + _CHART_WIDTH - 40}" y="16">{end:.1f} s</text>
-<text x="{_LABEL_WIDTH + _CHART_WIDTH + 60}" y="16">layer</text>
+<text x="{bytes_x}" y="16">layer</text>
 {"".join(bars)}
 </svg></body></html>
 """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.image.support import VENV_DIR, Built, Images, error_line, greenroom, succeeded
+
+from greenroom.slots import SLOTS
 
 SITE = "lib/python3.13/site-packages"
 INSIDE = f"""
@@ -114,3 +117,18 @@ def test_an_unknown_image_is_bad_usage() -> None:
         done = greenroom(*words)
         assert (done.returncode, done.stdout) == (2, "")
         assert "no image greenroom-test-none:none" in error_line(done)
+
+
+def test_timings_tell_each_slot_its_seconds_and_its_layers_bytes(tiny_image: Built, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    words = ["--project", str(tiny_image.project), "--tag", tiny_image.tag, "--timings", "--no-cache"]
+    succeeded(greenroom("image", *words, variables={"GITHUB_STEP_SUMMARY": str(summary)}))
+    steps = json.loads((tiny_image.project / "build" / "timings.json").read_text())["steps"]
+    slots = {step["step"]: step for step in steps if step["step"].startswith("slot ")}
+    assert len(slots) == SLOTS
+    filled = {name: step for name, step in slots.items() if not name.endswith(": nothing")}
+    # Each file of the plan is in one slot, and each slot is named by its largest distribution.
+    assert 0 < len(filled) <= len(tiny_image.plan["artifacts"])
+    assert all(step["bytes"] > 0 and step["seconds"] > 0 and not step["cached"] for step in filled.values())
+    assert all(name in summary.read_text() for name in slots)
+    assert all(name in (tiny_image.project / "build" / "timings.html").read_text() for name in slots)
