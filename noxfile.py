@@ -59,7 +59,7 @@ def _install_development_tools(session: nox.Session) -> None:
 
 @nox.session
 def image(session: nox.Session) -> None:
-    """Build the image and verify it: -- [--skip EXTRA]... [--stage S] [--tag TAG] [--base-image REF]."""
+    """Build the image and verify it: -- [--skip EXTRA]... [--stage S] [--tag TAG] [--smoke]."""
     _greenroom(session, "image")
 
 
@@ -67,6 +67,12 @@ def image(session: nox.Session) -> None:
 def verify(session: nox.Session) -> None:
     """Check an image against the manifest and the lock: -- [--image TAG] [--skip EXTRA]... [--json FILE]."""
     _greenroom(session, "verify")
+
+
+@nox.session(default=False)
+def smoke(session: nox.Session) -> None:
+    """Create every registered environment in an image and ask each something: -- [--image TAG] [--skip EXTRA]..."""
+    _greenroom(session, "smoke")
 
 
 @nox.session(default=False)

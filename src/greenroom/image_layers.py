@@ -21,7 +21,7 @@ from greenroom.console import say
 from greenroom.engine import Engine
 from greenroom.errors import EngineError, UsageError
 from greenroom.image_tree import Image, Kind, Layer, LayerEntry, absolute
-from greenroom.project import DEFAULT_VENV_DIR
+from greenroom.stamps import DEFAULT_VENV_DIR
 
 VENV_DIR_LABEL = "org.greenroom.venv-dir"
 FIRST_BYTE_TIMEOUT = 1800.0

@@ -21,10 +21,11 @@ from greenroom.closures import check_closures, differences, locked_closures, par
 from greenroom.console import say
 from greenroom.container import check_reference, image_target, inspect_image
 from greenroom.engine import Engine, find_engine
-from greenroom.errors import BuildError, ImageDiffersError, UsageError
+from greenroom.errors import BuildError, UsageError
 from greenroom.files import write_aside
 from greenroom.image_layers import read_images
 from greenroom.lock import check_lock, uv_lock
+from greenroom.plan import Plan
 from greenroom.planner import Planned, plan_project
 from greenroom.process import is_dry_run
 from greenroom.progress import BuildProgress
@@ -33,8 +34,9 @@ from greenroom.publish import Pushed, check_destination, push_image
 from greenroom.reproducible import first_difference
 from greenroom.selection import Selection
 from greenroom.slots import check_layer_count, oversized
+from greenroom.smoke import SmokeReport, refuse_smoke, smoke_image
 from greenroom.target import Target, bootstrap_target
-from greenroom.verify import Report, compare
+from greenroom.verify import Report, compare, refuse
 
 
 @lru_cache(maxsize=1)
@@ -146,6 +148,7 @@ class ImageOptions:
         bytecode: put compiled sources into the image: imports get about three times faster, the venvs half as large again.
         timings: write where time and bytes went to `build/timings.json` and `build/timings.html`.
         check_reproducible: build it a second time without any cache, and compare every layer's digest.
+        smoke: after its verification, create every registered environment in it.
     """
 
     tag: str = ""
@@ -154,15 +157,23 @@ class ImageOptions:
     bytecode: bool = True
     timings: bool = False
     check_reproducible: bool = False
+    smoke: bool = False
 
 
-def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[Report], None]) -> str:
+def image(
+    selection: Selection,
+    options: ImageOptions,
+    *,
+    on_report: Callable[[Report], None],
+    on_smoke: Callable[[SmokeReport], None] = lambda report: None,
+) -> str:
     """Build an image and verify it; only a verified image gets the tag.
 
     Args:
         selection: what it holds.
         options: how it is built.
         on_report: receives the verification's report before a wrong image is refused.
+        on_smoke: receives the smoke test's report before an image that fails it is refused.
 
     Returns:
         The verified image's id; "" in a dry run.
@@ -214,6 +225,8 @@ def image(selection: Selection, options: ImageOptions, *, on_report: Callable[[R
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)
+        if options.smoke:
+            refuse_smoke(_smoke(engine, selection, aside, planned.plan, on_smoke))
     built = engine.client().images.get(tag)
     size = built.attrs["Size"] / 1e6
     say(
@@ -318,26 +331,41 @@ def _verify(engine: Engine, selection: Selection, image: str) -> Report:
     return compare(expectation, found, image=image, venv_dir=venv_dir, uv_version=version("uv"))
 
 
+def smoke(selection: Selection, *, tag: str = "") -> SmokeReport:
+    """Create every registered environment in an image, each from its own venv, and ask each something.
+
+    Args:
+        selection: what the image holds.
+        tag: the image; the project's tag when empty.
+
+    Returns:
+        The report. It is the caller's to `refuse_smoke` it.
+
+    Raises:
+        GreenroomError: the image cannot be tried.
+    """
+    ready_lock(selection.project)
+    engine = find_engine()
+    image = tag or selection.project.tag
+    return _smoke(engine, selection, image, _plan(selection, image_target(engine, image)).plan)
+
+
+def _smoke(
+    engine: Engine,
+    selection: Selection,
+    image: str,
+    planned: Plan,
+    on_report: Callable[[SmokeReport], None] = lambda report: None,
+) -> SmokeReport:
+    report = smoke_image(engine, image, planned, selection.project.venv_dir)
+    write_aside(selection.output / "smoke.json", json.dumps(report.to_json(), indent=1) + "\n")
+    on_report(report)
+    return report
+
+
 def write_report(report: Report, path: Path) -> None:
     """Write a report as JSON."""
     write_aside(path, json.dumps(report.to_json(), indent=1) + "\n")
-
-
-def refuse(report: Report) -> None:
-    """Raise when an image is not what the plan says.
-
-    Raises:
-        ImageDiffersError: it is not; the differences are counted, and listed by `greenroom.report`.
-    """
-    if report.ok:
-        return
-    first = report.differences[0]
-    more = f" and {len(report.differences) - 1} more, listed above" if len(report.differences) > 1 else ""
-    raise ImageDiffersError(
-        f"{report.image} differs from the plan: {first.venv + ': ' if first.venv else ''}{first.what}{more}",
-        cause="it was built from another lock, manifest or skip list, or changed afterwards",
-        next_step="build it again with greenroom image and the same --skip and --stage",
-    )
 
 
 def describe(planned: Planned) -> None:

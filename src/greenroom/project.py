@@ -10,8 +10,8 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from greenroom.errors import UsageError
+from greenroom.stamps import DEFAULT_VENV_DIR
 
-DEFAULT_VENV_DIR = "/opt/ray_venvs"
 DEFAULT_BASE_IMAGE = "bootstrap:trixie"
 _KNOWN_SETTINGS = {"manifest", "closures", "base-image", "venv-dir", "matrix", "tag"}
 

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from greenroom.plan import Plan
+from greenroom.smoke import SmokeReport
 from greenroom.verify import Report
 
 _PIPED_WIDTH = 200
@@ -67,6 +68,22 @@ def print_report(report: Report) -> None:
         where = f"{item.venv}: " if item.venv else ""
         console.print(f"{item.check}: {where}{item.what}", markup=False, soft_wrap=True)
     console.print(f"{report.passed} passed, {len(report.differences)} failed")
+
+
+def print_smoke(report: SmokeReport) -> None:
+    """Print a row for every environment, every problem, and how many environments answered."""
+    console = _console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("environment", "venv", "seconds", ""):
+        table.add_column(column, overflow="fold")
+    for row in report.environments:
+        state = "[red]failed[/red]" if row["problem"] else "left out" if "left_out" in row else "[green]ok[/green]"
+        table.add_row(row["environment"], escape(str(row.get("venv", ""))), str(row.get("seconds", "")), state)
+    console.print(table)
+    for problem in report.problems:
+        console.print(problem, markup=False, soft_wrap=True)
+    answered = sum(not row["problem"] and "left_out" not in row for row in report.environments)
+    console.print(f"{answered} environments answered, {len(report.problems)} problems")
 
 
 def print_json(value: object) -> None:

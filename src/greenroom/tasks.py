@@ -32,7 +32,8 @@ from greenroom.process import ProcessError, dry_run
 from greenroom.project import load_project
 from greenroom.selection import Selection, select
 from greenroom.sizes import measure
-from greenroom.verify import Report
+from greenroom.smoke import SmokeReport, refuse_smoke
+from greenroom.verify import Report, refuse
 
 _HELP = {
     "project": "the directory of pyproject.toml and uv.lock",
@@ -45,6 +46,7 @@ _HELP = {
     "bytecode": "leave out compiled sources: a smaller image whose imports are slower",
     "timings": "write where time and bytes went to build/timings.json and build/timings.html",
     "check-reproducible": "build a second time without any cache, and compare every layer's digest",
+    "smoke": "after the verification, create every registered environment in a container and ask each something",
     "accept": "make what is locked now the reviewed closures",
     "format": "json (a list) or github (for strategy.matrix)",
     "variant": "only this variant",
@@ -121,6 +123,7 @@ def plan(
         "bytecode",
         "timings",
         "check-reproducible",
+        "smoke",
     ],
     iterable=["skip"],
     optional=["json"],
@@ -138,6 +141,7 @@ def image(
     bytecode: bool = True,
     timings: bool = False,
     check_reproducible: bool = False,
+    smoke: bool = False,
     json: str = "",
 ) -> None:
     """Build the image and verify it; only a verified image gets the tag."""
@@ -149,8 +153,14 @@ def image(
         bytecode=bytecode,
         timings=timings,
         check_reproducible=check_reproducible,
+        smoke=smoke,
     )
-    pipeline.image(selection, options, on_report=lambda result: _show_report(result, json))
+    pipeline.image(
+        selection,
+        options,
+        on_report=lambda result: _show_report(result, json),
+        on_smoke=lambda result: _show_smoke(result, json),
+    )
 
 
 @command(
@@ -206,7 +216,36 @@ def verify(
     """Check that an image holds exactly what the manifest and the lock say; exit 1 lists every difference."""
     result = pipeline.verify(_select(project, manifest, stage, skip), tag=image)
     _show_report(result, json)
-    pipeline.refuse(result)
+    refuse(result)
+
+
+@command(
+    words=["project", "manifest", "stage", "skip"],
+    iterable=["skip"],
+    help={"image": "the image; else the project's tag", "json": "print the report as JSON"},
+)
+def smoke(
+    context: Context,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+    image: str = "",
+    json: bool = False,
+) -> None:
+    """Create every registered environment in an image, each from its own venv, and ask each something."""
+    result = pipeline.smoke(_select(project, manifest, stage, skip), tag=image)
+    if json:
+        report.print_json(result.to_json())
+    else:
+        report.print_smoke(result)
+    refuse_smoke(result)
+
+
+def _show_smoke(result: SmokeReport, json: str | bool) -> None:
+    """Print a smoke test's report, unless stdout is the verification's report as JSON and nothing else."""
+    if json is not True:
+        report.print_smoke(result)
 
 
 def _show_report(result: Report, json: str | bool) -> None:
@@ -314,6 +353,7 @@ namespace = Collection(
     _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status, env=engine_env),
 )
 namespace.add_task(verify, name="verify")
+namespace.add_task(smoke, name="smoke")
 namespace.add_task(push, name="push")
 namespace.add_task(size, name="size")
 namespace.add_task(diff, name="diff")

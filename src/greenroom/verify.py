@@ -14,6 +14,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from greenroom.errors import ImageDiffersError
 from greenroom.image_inspector import SETS
 from greenroom.plan import Plan, PlannedActor, expected_stamp
 
@@ -257,4 +258,21 @@ def _report(plan: Plan, actors: Mapping[str, PlannedActor], differences: set[Dif
     passed += sum(check not in whole for check in IMAGE_CHECKS)
     return Report(
         image=image, plan_digest=plan.digest, passed=passed, differences=tuple(sorted(differences)), venvs=venvs
+    )
+
+
+def refuse(report: Report) -> None:
+    """Raise when an image is not what the plan says.
+
+    Raises:
+        ImageDiffersError: it is not; the differences are counted, and listed by `greenroom.report`.
+    """
+    if report.ok:
+        return
+    first = report.differences[0]
+    more = f" and {len(report.differences) - 1} more, listed above" if len(report.differences) > 1 else ""
+    raise ImageDiffersError(
+        f"{report.image} differs from the plan: {first.venv + ': ' if first.venv else ''}{first.what}{more}",
+        cause="it was built from another lock, manifest or skip list, or changed afterwards",
+        next_step="build it again with greenroom image and the same --skip and --stage",
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
+import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from greenroom.environments import interfaces, sliding_puzzle, utils
+from greenroom.environments import code_environment, interfaces, limited_run, replies, sliding_puzzle
 from greenroom.environments.code_environment import CodeEnvironment, Limits, run_code, same_output
 from greenroom.environments.code_jaccard_environment import CodeJaccardEnvironment, jaccard_similarity
 from greenroom.environments.sliding_puzzle import SlidingPuzzleEnvironment
@@ -28,7 +30,7 @@ def reply(text: str) -> list[interfaces.Message]:
 
 class Echo(interfaces.ItemwiseEnvironment):
     def step_item(self, message_log: interfaces.MessageLog, metadata: interfaces.Metadata) -> interfaces.ItemReturn:
-        text = utils.last_reply(message_log)
+        text = replies.last_reply(message_log)
         time.sleep(metadata.get("sleep", 0))
         return interfaces.ItemReturn(observation=text, reward=1 / metadata["divisor"], terminated=False)
 
@@ -90,7 +92,7 @@ def test_no_environment_imports_ray_at_module_level() -> None:
     ],
 )
 def test_fenced_code(text: str, code: str) -> None:
-    assert utils.fenced_code(text) == code
+    assert replies.fenced_code(text) == code
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_fenced_code(text: str, code: str) -> None:
     ],
 )
 def test_boxed_answers(text: str, answers: list[str]) -> None:
-    assert utils.boxed_answers(text) == answers
+    assert replies.boxed_answers(text) == answers
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_boxed_answers(text: str, answers: list[str]) -> None:
     ],
 )
 def test_tagged(text: str, inner: str | None) -> None:
-    assert utils.tagged(text, "action") == inner
+    assert replies.tagged(text, "action") == inner
 
 
 # --- code
@@ -140,6 +142,52 @@ def test_code_that_does_not_end_is_ended() -> None:
 
 def test_code_that_takes_too_much_memory_fails() -> None:
     assert str(run_code("bytearray(1024**3)", "", QUICK).problem) == "exit code 1: MemoryError"
+
+
+NETWORK = {
+    "a connection": "import socket; socket.create_connection(('127.0.0.1', {port}), timeout=5)",
+    "IPv6": "import socket; socket.socket(socket.AF_INET6)",
+    "a datagram": "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
+    "a socket of the file system": "import socket; socket.socket(socket.AF_UNIX)",
+    "a library": "import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/', timeout=5)",
+    "a process of its own": "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', "
+    "'import socket; socket.create_connection((\"127.0.0.1\", {port}), timeout=5)']).returncode)",
+    "a thread": "import threading, socket; t = threading.Thread(target=lambda: print(socket.socket())); t.start(); t.join(); 1/0",
+}
+
+
+@pytest.mark.parametrize("way", sorted(NETWORK))
+def test_code_has_no_network(way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        # Room for a traceback.
+        limits = dataclasses.replace(QUICK, output_bytes=20_000)
+        run = run_code(NETWORK[way].format(port=server.getsockname()[1]), "", limits)
+        assert run.problem is not None
+        assert "exit code 1" in run.problem
+        if way not in ("a process of its own", "a thread"):
+            assert "Permission denied" in run.problem
+        assert run.stdout == ""
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_code_may_use_what_is_no_network() -> None:
+    code = """
+import asyncio, socket
+async def double(x):
+    await asyncio.sleep(0)
+    return x * 2
+left, right = socket.socketpair()
+left.send(b"x")
+print(asyncio.run(double(21)), right.recv(1))
+"""
+    assert run_code(code, "", QUICK) == code_environment.CodeRun(stdout="42 b'x'\n", problem=None)
+
+
+def test_code_cannot_pretend_that_limits_are_missing() -> None:
+    run = run_code(f"import sys; sys.exit({limited_run.CANNOT_LIMIT})", "", QUICK)
+    assert str(run.problem).startswith("exit code 125")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -326,7 +374,15 @@ def _solution(start: sliding_puzzle.Board) -> list[str]:
 
 
 def test_driver_environments_import_the_standard_library_only() -> None:
-    for name in ("interfaces", "utils", "code_environment", "code_jaccard_environment", "sliding_puzzle"):
+    for name in (
+        "interfaces",
+        "replies",
+        "hosted",
+        "limited_run",
+        "code_environment",
+        "code_jaccard_environment",
+        "sliding_puzzle",
+    ):
         tree = ast.parse((ENVIRONMENTS / f"{name}.py").read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):

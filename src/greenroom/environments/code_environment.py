@@ -2,8 +2,8 @@
 
 - A case is standard input and expected standard output. What counts is the output: a submission that exits early
   with success has not passed anything.
-- The limits stop accidents: endless loops, runaway memory, floods of output, processes left behind in the group.
-  They are no sandbox against malice; that is the container's job.
+- The limits stop accidents: endless loops, runaway memory, floods of output, processes left behind in the group,
+  and any use of the network. They are no sandbox against malice; that is the container's job.
 """
 
 from __future__ import annotations
@@ -17,21 +17,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from greenroom.environments import limited_run
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
-from greenroom.environments.utils import fenced_code, last_reply
+from greenroom.environments.replies import fenced_code, last_reply
 
-# Runs in the child before the submission: limits set there need no code between fork and exec, which would be
-# unsafe beside other threads.
-_LIMITED_RUN = """
-import resource, runpy, sys
-memory, output, seconds = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-resource.setrlimit(resource.RLIMIT_FSIZE, (output, output))
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-sys.argv = ["submission.py"]
-runpy.run_path("submission.py", run_name="__main__")
-"""
+_LIMITED_RUN = Path(limited_run.__file__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +48,7 @@ class CodeRun:
 
 
 def run_code(code: str, stdin: str, limits: Limits) -> CodeRun:
-    """Run Python code to its end in an empty directory and an almost empty environment.
+    """Run Python code to its end in an empty directory and an almost empty environment, without a network.
 
     Args:
         code: the program.
@@ -67,6 +57,9 @@ def run_code(code: str, stdin: str, limits: Limits) -> CodeRun:
 
     Returns:
         What it wrote to standard output, and what went wrong: no end in time, too much output, an exit code.
+
+    Raises:
+        RuntimeError: this system cannot limit it; the code has not run.
     """
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="greenroom-code-", ignore_cleanup_errors=True))
@@ -78,7 +71,7 @@ def run_code(code: str, stdin: str, limits: Limits) -> CodeRun:
         # One byte above the limit tells "too much" from "just enough".
         allowed = (limits.memory_bytes, limits.output_bytes + 1, int(limits.seconds) + 1)
         child = subprocess.Popen(
-            [sys.executable, "-I", "-c", _LIMITED_RUN, *map(str, allowed)],
+            [sys.executable, "-I", _LIMITED_RUN, *map(str, allowed)],
             cwd=scratch,
             # Nothing of ours: environments hold tokens.
             env={"PATH": os.defpath, "HOME": scratch, "PYTHONUTF8": "1"},
@@ -98,6 +91,8 @@ def run_code(code: str, stdin: str, limits: Limits) -> CodeRun:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         written, complaints = _content(out.fileno()), _content(err.fileno())
+        if child.returncode == limited_run.CANNOT_LIMIT and complaints.startswith(limited_run.COMPLAINT.encode()):
+            raise RuntimeError(complaints.decode(errors="replace").strip())
         if problem is None and max(len(written), len(complaints)) > limits.output_bytes:
             problem = f"more than {limits.output_bytes} bytes of output"
         if problem is None and child.returncode != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
-from greenroom.environments.utils import fenced_code, last_reply
+from greenroom.environments.replies import fenced_code, last_reply
 
 # Words and numbers, or single signs. Not the tokeniser of a language: replies need not parse.
 _TOKEN = re.compile(r"\w+|[^\w\s]")

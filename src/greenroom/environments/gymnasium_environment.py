@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, Message, MessageLog, Metadata
-from greenroom.environments.utils import last_reply, tagged
+from greenroom.environments.replies import last_reply, tagged
 
 
 class GymnasiumEnvironment(ItemwiseEnvironment):

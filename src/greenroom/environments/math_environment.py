@@ -9,7 +9,7 @@ from math_verify import parse, verify
 from math_verify.errors import TimeoutException
 
 from greenroom.environments.interfaces import EnvironmentReturn, ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
-from greenroom.environments.utils import boxed_answers, last_reply
+from greenroom.environments.replies import boxed_answers, last_reply
 
 
 def answers_agree(expected: str, answer: str, seconds: int = 5) -> bool:

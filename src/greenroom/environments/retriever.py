@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import bm25s
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
-from greenroom.environments.utils import last_reply, tagged
+from greenroom.environments.replies import last_reply, tagged
 
 
 def words(text: str) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
-from greenroom.environments.utils import last_reply
+from greenroom.environments.replies import last_reply
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, Message, MessageLog, Metadata
-from greenroom.environments.utils import last_reply, tagged
+from greenroom.environments.replies import last_reply, tagged
 
 Board = tuple[tuple[int, ...], ...]
 

@@ -1,0 +1,141 @@
+"""Finished venvs that no longer are what the sources beside them say.
+
+An image's venvs are made from a lock and a manifest. Where newer sources are mounted over it, actors would run
+with distributions that nobody asked for; the first import of greenroom from such sources says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from greenroom.distributed.lock_reader import Locked, UnreadableLockError, locked_closure, read_lock
+from greenroom.stamps import Stamp, prebuilt_actors, read_stamp
+
+ALLOW = "GREENROOM_ALLOW_DRIFT"
+SHOWN = 5
+"""Distributions of one venv that a message names."""
+
+
+class DriftError(ImportError):
+    """The venvs of this image were made from other sources than those that are imported."""
+
+
+def closure_differences(built: Mapping[str, str], locked: Mapping[str, Locked]) -> list[str]:
+    """Compare what a venv holds with what a lock says.
+
+    Args:
+        built: a stamp's closure.
+        locked: what the venv's extras lock to.
+
+    Returns:
+        One phrase for each distribution that differs, sorted by its name.
+    """
+    differences = []
+    for name in sorted(built.keys() | locked.keys()):
+        if name not in built:
+            differences.append(f"{name} {locked[name].version} is locked and not built")
+        elif name not in locked:
+            differences.append(f"{name} {built[name].split(' ')[0]} is built and not locked")
+        else:
+            version, _, file_hash = built[name].partition(" ")
+            if version != locked[name].version:
+                differences.append(f"{name} {version} is built, {locked[name].version} is locked")
+            elif file_hash and file_hash not in locked[name].hashes:
+                differences.append(f"{name} {version} is built from a file that is not the locked one")
+    return differences
+
+
+def stamp_differences(stamp: Stamp, extras: Sequence[str], lock: Mapping[str, Any] | None) -> list[str]:
+    """Compare a stamp with what an actor needs.
+
+    Args:
+        stamp: of a finished venv.
+        extras: what the table says that the actor needs.
+        lock: the lock, from `read_lock`; None when there is none to compare with.
+
+    Returns:
+        One phrase for each difference.
+
+    Raises:
+        UnreadableLockError: the lock has nothing for these extras.
+    """
+    wanted = tuple(sorted(set(extras)))
+    if stamp.extras != wanted:
+        return [f"built with the extras {', '.join(stamp.extras) or '(none)'}, not {', '.join(wanted) or '(none)'}"]
+    return [] if lock is None else closure_differences(stamp.closure, locked_closure(lock, wanted))
+
+
+def find_drift(
+    venv_dir: Path, table: Mapping[str, Sequence[str] | None], lock: Mapping[str, Any] | None
+) -> dict[str, list[str]]:
+    """Compare an image's venvs with the sources.
+
+    Args:
+        venv_dir: the image's venv directory.
+        table: actor → its extras, from the manifest.
+        lock: the lock; None when there is none.
+
+    Returns:
+        Actor → what differs, for each venv that differs. An actor without a venv is none: an image may leave it out.
+    """
+    found: dict[str, list[str]] = {}
+    # Actors of one set share the stamp, and reading the lock for it is what costs.
+    known: dict[tuple[Path, tuple[str, ...]], list[str]] = {}
+    for actor in prebuilt_actors(venv_dir):
+        extras = table.get(actor)
+        venv = (venv_dir / actor).resolve()
+        if extras is None:
+            if actor in table:
+                found[actor] = ["built, and the manifest gives it no venv"]
+            continue
+        key = venv, tuple(extras)
+        if key not in known:
+            try:
+                known[key] = stamp_differences(read_stamp(venv), extras, lock)
+            except (ValueError, UnreadableLockError) as error:
+                known[key] = [str(error)]
+        if known[key]:
+            found[actor] = known[key]
+    return found
+
+
+def check_drift(venv_dir: Path, source: Path) -> None:
+    """Fail when an image's venvs are not what the sources say; warn instead when GREENROOM_ALLOW_DRIFT is 1.
+
+    Args:
+        venv_dir: the image's venv directory.
+        source: the project's directory, with `pyproject.toml` and perhaps `uv.lock`.
+
+    Raises:
+        DriftError: they differ; affected venvs and distributions are named.
+    """
+    from greenroom.actor_environments import ACTOR_ENVIRONMENTS
+
+    try:
+        lock = read_lock(source / "uv.lock") if (source / "uv.lock").is_file() else None
+        drift = find_drift(venv_dir, ACTOR_ENVIRONMENTS, lock)
+    except (UnreadableLockError, ModuleNotFoundError) as error:
+        drift = {str(venv_dir): [f"cannot be compared with the lock: {error}"]}
+    if not drift:
+        return
+    lines = [f"{actor}: {summary(differences)}" for actor, differences in drift.items()]
+    message = f"the venvs in {venv_dir} are not what {source} says: {'; '.join(lines)}"
+    if os.environ.get(ALLOW) == "1":
+        warnings.warn(message, stacklevel=2)
+        print(f"greenroom: warning: {message}", file=sys.stderr)
+        return
+    raise DriftError(
+        f"{message} | likely cause: the sources are newer or older than the image | "
+        f"next: build the image again, or set {ALLOW}=1 to go on with a warning"
+    )
+
+
+def summary(differences: Sequence[str]) -> str:
+    """Return the first differences of a venv, and how many more there are."""
+    more = len(differences) - SHOWN
+    return ", ".join(differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")

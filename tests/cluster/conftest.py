@@ -1,0 +1,35 @@
+"""Real Ray clusters of several nodes on this machine, and small locked projects whose venvs they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.support import Nodes, start_nodes, write_locked_project
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A locked project of two extras, each one small wheel."""
+    return write_locked_project(tmp_path_factory.mktemp("locked"))
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """A cluster that a module's tests share: a head that takes no work, and two nodes that do."""
+    yield from start_nodes(2)
+
+
+@pytest.fixture
+def own_nodes() -> Iterator[Nodes]:
+    """A cluster of three working nodes for one test, which may kill them."""
+    yield from start_nodes(3)
+
+
+@pytest.fixture
+def venv_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's venvs go, on every node."""
+    directory = tmp_path / "venvs"
+    monkeypatch.setenv("GREENROOM_LOCAL_VENV_DIR", str(directory))
+    return directory
