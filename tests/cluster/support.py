@@ -15,7 +15,7 @@ from greenroom.distributed.ray_actor_environment_registry import uv_run
 from greenroom.lock import uv_lock
 from greenroom.pipeline import uv_program
 
-NODE = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.2"}
+NODE: dict[str, Any] = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.2"}
 """What all nodes have: little memory, and nothing but loopback. Ray takes 127.0.0.1 for this machine's outer address."""
 REAL_UV = uv_program()
 

@@ -41,7 +41,8 @@ def test_an_image_without_some_venvs_is_tried_without_them(images: Images) -> No
 def damaged(default_image: Built, images: Images) -> str:
     """An image whose puzzle leaves a process behind and whose retriever lacks what it imports."""
     puzzle = f"{VENV_DIR}/.sets/*/{SITE}/greenroom/environments/sliding_puzzle.py"
-    leave = 'import subprocess; subprocess.Popen(["sleep", "1234"], start_new_session=True)'
+    # Ray ends the children of its workers; this one is an orphan before Ray looks.
+    leave = 'import subprocess; subprocess.run(["setsid", "-f", "sleep", "1234"])'
     return images.derive(
         "smoke-damaged",
         default_image.tag,
