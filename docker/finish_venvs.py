@@ -13,23 +13,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from install_slot import Installed, dist_info_of, link_into, uv
+from install_slot import Installed, copy_empty_venv, dist_info_of, link_into
 from venv_tree import SCRATCH, SETS, fail, remove_scratch, settle, settle_parents
 
 STAMP = "greenroom-stamp.json"
 BIN = Path("/usr/local/bin")
 SITE_PACKAGES = Path(f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
-UNWANTED = {".lock", ".gitignore", "CACHEDIR.TAG"}
-"""What `uv venv` writes for its own housekeeping; `.lock` alone would differ between two builds."""
 
 
 def skeleton(venv_dir: Path) -> Installed:
     """Make an empty relocatable venv, the same for every set."""
     venv = venv_dir / SCRATCH / "venv"
-    arguments = ["--quiet", "--relocatable", "--no-project", "--prompt", "ray-venv", "--python", sys.executable]
-    uv("venv", *arguments, str(venv), cache=venv_dir / SCRATCH / "cache")
+    copy_empty_venv(venv)
     files = [path for path in sorted(venv.rglob("*")) if path.is_symlink() or path.is_file()]
-    names = [str(path.relative_to(venv)) for path in files if path.name not in UNWANTED]
+    names = [str(path.relative_to(venv)) for path in files]
     for name in names:
         settle(f"{venv}/{name}")
     return Installed(owner="the venv itself", venv=str(venv), files=names, sets=[])

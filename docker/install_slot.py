@@ -12,8 +12,10 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,6 +46,11 @@ def uv(*args: str, cache: Path) -> None:
     )
     if done.returncode != 0:
         fail(f"uv {args[0]} failed ({done.returncode}): {done.stderr.strip()}")
+
+
+def copy_empty_venv(venv: Path) -> None:
+    """Make an empty relocatable venv: a copy of the one that uv made when the tools were installed."""
+    shutil.copytree(Path(__file__).with_name("empty-venv"), venv, symlinks=True)
 
 
 def rounds(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -97,7 +104,7 @@ def install(entries: list[dict[str, Any]], slot: Path, scratch: Path, label: str
     result: list[Installed] = []
     for number, group in enumerate(rounds(entries)):
         venv = scratch / f"venv{number}"
-        uv("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(venv), cache=cache)
+        copy_empty_venv(venv)
         wheels = [str(slot / entry["wheel"]) for entry in group]
         uv("pip", "install", "--quiet", "--no-deps", "--no-index", "--python", str(venv), *wheels, cache=cache)
         (site_packages,) = venv.glob("lib/python3.*/site-packages")
@@ -135,7 +142,11 @@ def fill(entries: list[dict[str, Any]], slot: Path, venv_dir: Path, label: str) 
     """Install a slot's wheels and link them into their sets, several sets at a time: each has its own directories."""
     installed = install(entries, slot, venv_dir / SCRATCH, label)
     names = sorted({name for distribution in installed for name in distribution.sets})
+    # The step's end waits until its files are on the disk; that begins here, while they are linked.
+    threading.Thread(target=os.sync, daemon=True).start()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # What was unpacked has names in the scratch venv by now; its names in uv's cache go while sets are filled.
+        pool.submit(shutil.rmtree, venv_dir / SCRATCH / "cache", ignore_errors=True)
         for future in [
             pool.submit(
                 link_into,

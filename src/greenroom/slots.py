@@ -5,6 +5,7 @@
   moves nothing else: bumping one small package changes one layer.
 - Large wheels come first in the chain, each alone or with few: they change least often, and a change
   re-runs only what comes after it. The many small ones share the last slots.
+- A file that grows or shrinks across the border of two tiers changes two layers.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Iterable
 from greenroom.errors import BuildError
 from greenroom.lock import Artifact
 
-LARGE_SLOTS = 12
-SMALL_SLOTS = 6
-"""Together 18 layers. An image may have 127 layers and base images bring a few; in the measured workload
-(20 venvs, 437 MB of wheels) 12 + 6 slots kept a one-package bump to one 10 MB layer of 1.4 GB."""
+TIERS = ((3_000_000, 12), (300_000, 6), (0, 4))
+"""(a file above this many bytes, slots of its tier), in the order of the chain.
 
-SLOTS = LARGE_SLOTS + SMALL_SLOTS
+An image may have 127 layers and base images bring a few. In the measured workload (20 venvs, 437 MB of wheels) 61 of 101
+files are below 300 kB, and each of their four slots holds at most 0.4 % of the bytes, so that a bump of a small package
+changes little; the few large ones change seldom and hardly share a layer."""
+
+SLOTS = sum(slots for _, slots in TIERS)
 FETCH_GROUPS = (range(4), range(4, 8), range(8, 12), range(12, SLOTS))
 """Slots whose wheels one step fetches. A bump copies its group's wheels again; a step costs half a second of a core."""
-LARGE_BYTES = 3_000_000
-"""A file above this counts as large."""
 
 LAYERS = SLOTS + 2
 """What an image has on top of its base image: the slots, the project, and the finished venvs."""
@@ -37,9 +38,12 @@ LAYER_LIMIT_BYTES = 10_000_000_000
 def slot_of(artifact: Artifact) -> int:
     """Return the slot of a distribution: 0 to `SLOTS` - 1, in the order of the chain."""
     number = int.from_bytes(hashlib.sha256(artifact.name.encode()).digest()[:8])
-    if artifact.size > LARGE_BYTES:
-        return number % LARGE_SLOTS
-    return LARGE_SLOTS + number % SMALL_SLOTS
+    first = 0
+    for above, slots in TIERS[:-1]:
+        if artifact.size > above:
+            return first + number % slots
+        first += slots
+    return first + number % TIERS[-1][1]
 
 
 def oversized(artifacts: Iterable[Artifact], limit: int = LAYER_LIMIT_BYTES) -> list[str]:

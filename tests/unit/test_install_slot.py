@@ -188,6 +188,8 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uv: str, own_uv: None)
     installer = tmp_path / "installer"
     installer.mkdir()
     (installer / "uv").symlink_to(uv)
+    empty = ["venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable]
+    run([uv, *empty, installer / "empty-venv"])
     monkeypatch.setattr(install_slot, "__file__", str(installer / "install_slot.py"))
     (tmp_path / "slot").mkdir()
     return tmp_path / "slot"

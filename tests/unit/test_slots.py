@@ -15,12 +15,10 @@ from greenroom.errors import BuildError
 from greenroom.lock import Artifact
 from greenroom.slots import (
     ENGINE_LAYERS,
-    LARGE_BYTES,
-    LARGE_SLOTS,
     LAYER_LIMIT_BYTES,
     LAYERS,
     SLOTS,
-    SMALL_SLOTS,
+    TIERS,
     assign,
     check_layer_count,
     oversized,
@@ -29,8 +27,11 @@ from greenroom.slots import (
 
 DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
 
+LARGE_BYTES = TIERS[0][0]
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?", fullmatch=True)
-SIZES = st.one_of(st.integers(0, LARGE_BYTES * 2), st.sampled_from([LARGE_BYTES, LARGE_BYTES + 1]))
+SIZES = st.one_of(
+    st.integers(0, LARGE_BYTES * 2), st.sampled_from([above + more for above, _ in TIERS for more in (0, 1)])
+)
 
 
 def make(name: str, size: int, version: str = "1") -> Artifact:
@@ -60,9 +61,17 @@ def test_every_file_is_in_exactly_one_slot(artifacts: list[Artifact]) -> None:
 @given(artifacts=ARTIFACTS)
 def test_large_files_come_before_small_ones(artifacts: list[Artifact]) -> None:
     slots = assign(artifacts)
-    assert all(artifact.size > LARGE_BYTES for slot in slots[:LARGE_SLOTS] for artifact in slot)
-    assert all(artifact.size <= LARGE_BYTES for slot in slots[LARGE_SLOTS:] for artifact in slot)
-    assert LARGE_SLOTS + SMALL_SLOTS == SLOTS
+    assert [above for above, _ in TIERS] == sorted((above for above, _ in TIERS), reverse=True)
+    first, below = 0, float("inf")
+    for above, count in TIERS:
+        sizes = [artifact.size for slot in slots[first : first + count] for artifact in slot]
+        assert all(above < size <= below or size == above == 0 for size in sizes)
+        first, below = first + count, above
+    assert first == SLOTS
+
+
+def tier_of(artifact: Artifact) -> int:
+    return sum(artifact.size > above for above, _ in TIERS)
 
 
 def changed_slots(before: list[Artifact], after: list[Artifact]) -> int:
@@ -77,7 +86,7 @@ def test_a_bump_changes_one_slot_or_two_when_it_crosses_the_limit(
     old = artifacts[position]
     new = make(old.name, data.draw(SIZES), version="2")
     bumped = [*artifacts[:position], new, *artifacts[position + 1 :]]
-    crosses = (old.size > LARGE_BYTES) != (new.size > LARGE_BYTES)
+    crosses = tier_of(old) != tier_of(new)
     assert changed_slots(artifacts, bumped) == (2 if crosses else 1)
 
 
@@ -100,9 +109,10 @@ KNOWN_SLOTS = [
     ("torch", LARGE_BYTES + 1, 1),
     ("numpy", LARGE_BYTES + 1, 2),
     ("pyarrow", LARGE_BYTES + 1, 8),
-    ("certifi", 1000, 17),
-    ("idna", 1000, 17),
-    ("numpy", 0, 14),
+    ("certifi", 1000, 21),
+    ("idna", 1000, 21),
+    ("aiohttp", 1_700_000, 17),
+    ("numpy", 0, 20),
 ]
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -83,6 +84,7 @@ class UvRun:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process."""
         raise VenvError(message)
 
 
@@ -254,8 +256,6 @@ def _install(made: Path, command: UvRun, uv: str, timeout: float) -> None:
 
 def installed(venv: Path) -> dict[str, str]:
     """Return the distributions of a venv: normalised name → version."""
-    import re
-
     site_packages = [str(path) for path in venv.glob("lib/python3.*/site-packages")]
     return {
         re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(): found.version

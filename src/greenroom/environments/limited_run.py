@@ -69,6 +69,7 @@ def refuse_sockets() -> None:
 
 
 def main() -> None:
+    """Set the limits, then run the submission as the main program."""
     memory, output, seconds = map(int, sys.argv[1:])
     try:
         refuse_sockets()
