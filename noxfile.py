@@ -109,7 +109,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure everything side by side on a quiet machine: -- [--only FIGURE...] [--out FILE]."""
-    session.install("--quiet", "--editable", ".[pipeline]")
+    _install_development_tools(session)
     session.run("python", "bench/run.py", *session.posargs)
 
 

@@ -62,8 +62,9 @@ FIGURES = (
     _figure("pull_speedup", "registry", ">=", 1.5, "one-layer's cold pull / ours"),
     _figure("squashfs_ratio", "squashfs", "<=", 1.0, "conversion to squashfs / one-layer's"),
 )
-SCALE = "scale"
-GROUPS = (*dict.fromkeys(figure.group for figure in FIGURES), SCALE)
+SCALE, ACTORS = "scale", "actors"
+"""Groups without a figure of their own: each is a series."""
+GROUPS = (*dict.fromkeys(figure.group for figure in FIGURES), SCALE, ACTORS)
 
 
 def groups_of(words: list[str]) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def write(path: Path, figures: Mapping[str, Value], raw: Mapping[str, Any]) -> N
 
 
 def table(figures: Mapping[str, Value], raw: Mapping[str, Any]) -> str:
-    """Return the figures with their goals as text, and the scale series when there is one."""
+    """Return the figures with their goals as text, and the series that were measured."""
     lines = [f"{'figure':26} {'measured':>9} {'goal':>8}       what"]
     for figure in FIGURES:
         value = figures.get(figure.name)
@@ -120,4 +121,11 @@ def table(figures: Mapping[str, Value], raw: Mapping[str, Any]) -> str:
                 f"{point['scale']:>4}x {point['actors']:>6} {point['sets']:>5} {point['files']:>6}"
                 f" {point['unique_bytes'] / 1e6:>10.0f} {point['ours_seconds']:>8.1f} {point['one_layer_seconds']:>12.1f}"
             )
+    if series := raw.get(ACTORS, {}).get("series"):
+        lines += ["", f"{'actors started at once':26} {'prebuilt s':>10} {'uv run s':>9} {'ratio':>6}"]
+        lines += [
+            f"{point['actors']:>26} {point['prebuilt_seconds']:>10.2f} {point['uv_run_seconds']:>9.2f}"
+            f" {point['ratio']:>6.2f}"
+            for point in series
+        ]
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import measure_actors
 import measure_edit
 import measure_image
 import measure_rebuild
@@ -33,6 +34,7 @@ MEASURES: dict[str, Callable[[Bench], None]] = {
     "registry": measure_transfer.registry,
     "squashfs": measure_transfer.squashfs,
     "scale": measure_scale.scale,
+    "actors": measure_actors.actors,
 }
 
 

@@ -186,7 +186,8 @@ def fetch_slots(parts: dict[str, dict[str, Any]], cache: Path, out: Path) -> Non
     for slot in parts:
         (out / slot).mkdir(parents=True)
     files = [(slot, Artifact(**item["artifact"]), item) for slot, part in parts.items() for item in part["files"]]
-    files.sort(key=lambda file: (-file[1].size, file[1].filename))
+    # Largest first; what has no size in the lock may be the largest.
+    files.sort(key=lambda file: (-(file[1].size or float("inf")), file[1].filename))
     total = sum(artifact.size for _, artifact, _ in files)
     done_bytes = 0
     session = requests_session(CONNECTIONS)

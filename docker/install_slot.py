@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -142,8 +141,6 @@ def fill(entries: list[dict[str, Any]], slot: Path, venv_dir: Path, label: str) 
     """Install a slot's wheels and link them into their sets, several sets at a time: each has its own directories."""
     installed = install(entries, slot, venv_dir / SCRATCH, label)
     names = sorted({name for distribution in installed for name in distribution.sets})
-    # The step's end waits until its files are on the disk; that begins here, while they are linked.
-    threading.Thread(target=os.sync, daemon=True).start()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # What was unpacked has names in the scratch venv by now; its names in uv's cache go while sets are filled.
         pool.submit(shutil.rmtree, venv_dir / SCRATCH / "cache", ignore_errors=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from greenroom.errors import LockError
 from greenroom.lock import read_closure
 from greenroom.manifest import read_rows
-from greenroom.plan import set_name
 from greenroom.project import Project
+from greenroom.stamps import set_name
 from greenroom.target import Target
 
 REVIEW_TARGET = Target(python="3.13.5", implementation="cpython", machine="x86_64", glibc="2.41")

@@ -94,13 +94,13 @@ class Engine:
             on_stderr=on_stderr,
         )
 
-    def client(self) -> DockerClient:
-        """Return an SDK client for this engine; the caller closes it. Each answer is awaited for a bounded time."""
+    def client(self, timeout: float = API_TIMEOUT) -> DockerClient:
+        """Return an SDK client for this engine; the caller closes it. Each answer is awaited for `timeout` seconds."""
         # Imported here: commands that need no engine need not wait for it.
         from docker.client import DockerClient
 
         return DockerClient.from_env(
-            environment=dict(self.environment), timeout=API_TIMEOUT, use_ssh_client=self.host.startswith("ssh://")
+            environment=dict(self.environment), timeout=int(timeout), use_ssh_client=self.host.startswith("ssh://")
         )
 
 

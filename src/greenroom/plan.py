@@ -18,11 +18,10 @@ from packaging.utils import canonicalize_name
 from greenroom.errors import BuildError, UsageError
 from greenroom.lock import Artifact, Closure
 from greenroom.manifest import Row
+from greenroom.stamps import set_name
 from greenroom.target import Target
 
 SCHEMA = 1
-NO_EXTRAS_SET = "@base"
-"""The set of actors that need a venv without extras; "@" cannot be in an extra's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +123,6 @@ def digest(value: object) -> str:
     """Return `sha256:` and the hash of a JSON value in its canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def set_name(extras: Sequence[str]) -> str:
-    """Return the name of the environment set of some extras."""
-    return "+".join(sorted(set(extras))) or NO_EXTRAS_SET
 
 
 def make_plan(

@@ -10,7 +10,8 @@ from pathlib import Path
 from greenroom.errors import UsageError
 from greenroom.lock import Closure, read_closure
 from greenroom.manifest import Row, known_extras, normalise_skips, read_rows
-from greenroom.plan import Plan, make_plan, set_name
+from greenroom.plan import Plan, make_plan
+from greenroom.stamps import set_name
 from greenroom.target import Target
 
 

@@ -1,7 +1,7 @@
 """Pushing an image: as the engine has it (gzip layers), or with zstd layers, which nodes unpack faster.
 
 - Layers go first and the manifest under its tag last, in both ways: a push that is interrupted moves no tag,
-  and run again it skips the layers that the registry has.
+  and run again it skips the layers that the registry has, as far as the engine or skopeo remembers them.
 - The engine's classic image store writes gzip only. skopeo (the host's, else Debian's package, unpacked and
   not installed) compresses the engine's archive of the image anew.
 - Logins are those of `docker login`, in both ways.
@@ -37,6 +37,7 @@ SKOPEO_PACKAGES = {
 }
 """Debian release → skopeo and the libraries that a small system lacks; its C library is the host's."""
 
+_DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?/")
 
 
@@ -87,7 +88,8 @@ def push_image(engine: Engine, image_id: str, reference: str, compression: str) 
 
 
 def _push_by_engine(engine: Engine, image_id: str, reference: str) -> str:
-    from docker.errors import DockerException
+    from docker.errors import DockerException, StreamParseError
+    from urllib3.exceptions import HTTPError
 
     engine.cli("tag", image_id, reference, changes=True)
     if is_dry_run():
@@ -96,21 +98,37 @@ def _push_by_engine(engine: Engine, image_id: str, reference: str) -> str:
     name, _, tag = reference.rpartition(":") if ":" in reference.rsplit("/", 1)[-1] else (reference, "", "latest")
     try:
         with PushProgress() as progress:
-            for message in engine.client().api.push(name, tag, stream=True, decode=True):
+            for message in engine.client(timeout=PUSH_TIMEOUT).api.push(name, tag, stream=True, decode=True):
                 progress.take(message)
-    except (DockerException, OSError) as error:
+    except (DockerException, StreamParseError, HTTPError, OSError) as error:
         raise _failed(reference, str(error)) from error
     if progress.error or not progress.digest:
         raise _failed(reference, progress.error or "the engine tells no digest")
+    if (now := engine.client().images.get(reference).id) != image_id:
+        raise PublishError(
+            f"{reference} was moved to {now} while {image_id} was pushed",
+            cause="another push to the same tag, on the same engine",
+            next_step="push again when it has ended",
+        )
     return progress.digest
 
 
 def _push_by_skopeo(engine: Engine, image_id: str, reference: str) -> str:
     program, environment = _skopeo()
+    if is_dry_run():
+        print(f"docker save {image_id} | {program} copy - docker://{reference}")
+        return ""
     with tempfile.TemporaryDirectory(prefix="push-", dir=_scratch()) as directory:
         archive, digest = Path(directory) / "image.tar", Path(directory) / "digest"
         say(f"save {image_id[:19]} for skopeo")
-        engine.cli("save", "--output", archive, image_id, changes=True, timeout=PUSH_TIMEOUT)
+        try:
+            engine.cli("save", "--output", archive, image_id, changes=True, timeout=PUSH_TIMEOUT)
+        except ProcessError as error:
+            raise PublishError(
+                f"{image_id[:19]} cannot be saved: {error.completed.last_lines(1)}",
+                cause=f"too little space in {directory}",
+                next_step="set GREENROOM_CACHE_DIR to a larger disk, or push with --compression gzip",
+            ) from error
         argv: list[str | Path] = [program, "--insecure-policy", "copy", "--retry-times", "3", "--format", "oci"]
         argv += ["--dest-compress-format", "zstd", "--digestfile", digest]
         if _LOOPBACK.match(reference):
@@ -122,19 +140,18 @@ def _push_by_skopeo(engine: Engine, image_id: str, reference: str) -> str:
         except ProcessError as error:
             said = re.search(r'msg="(.*)"', error.completed.last_lines(1))
             raise _failed(reference, said[1] if said else error.reason) from error
-        return "" if is_dry_run() else digest.read_text().strip()
+        return digest.read_text().strip()
 
 
 def _scratch() -> Path:
     """Return the directory that holds the archive while it is pushed: as large as the image."""
     directory = cache_dir() / "push"
-    if not is_dry_run():
-        directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def _failed(reference: str, said: str) -> PublishError:
-    refused = re.search(r"denied|unauthorized|authentication|401|403", said)
+    refused = re.search(r"denied|unauthorized|authentication|credentials|\b40[13] ", said)
     return PublishError(
         f"{reference} cannot be pushed: {' '.join(said.split())}",
         cause="it needs a login, or this login may not push there" if refused else "the registry does not answer",
@@ -194,13 +211,15 @@ class PushProgress:
     def take(self, message: dict[str, Any]) -> None:
         """Take one message of the engine's stream."""
         self.error = message.get("error") or self.error
-        self.digest = (message.get("aux") or {}).get("Digest") or self.digest
         layer, status = message.get("id", ""), message.get("status", "")
+        # The containerd image store tells the digest in words only.
+        told = _DIGEST.search(status)
+        self.digest = (message.get("aux") or {}).get("Digest") or (told[1] if told else self.digest)
         if not layer or status.startswith("The push"):
             return
         self._layers.add(layer)
         if total := (message.get("progressDetail") or {}).get("total"):
-            self._sent[layer] = (message["progressDetail"]["current"], total)
+            self._sent[layer] = (message["progressDetail"].get("current", 0), total)
         if status in {"Pushed", "Layer already exists"} or status.startswith("Mounted from"):
             self._done.add(layer)
             if not self._status:

@@ -36,8 +36,11 @@ LAYER_LIMIT_BYTES = 10_000_000_000
 
 
 def slot_of(artifact: Artifact) -> int:
-    """Return the slot of a distribution: 0 to `SLOTS` - 1, in the order of the chain."""
+    """Return the slot of a distribution: 0 to `SLOTS` - 1, in the order of the chain. An unknown size counts as large."""
     number = int.from_bytes(hashlib.sha256(artifact.name.encode()).digest()[:8])
+    if not artifact.size:
+        # Some indexes publish no sizes, and those that serve the largest wheels are among them.
+        return number % TIERS[0][1]
     first = 0
     for above, slots in TIERS[:-1]:
         if artifact.size > above:

@@ -7,6 +7,8 @@ writes. What runs in it is `greenroom.distributed.smoke`, from the image itself.
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +80,10 @@ def smoke_image(engine: Engine, image: str, plan: Plan, venv_dir: str) -> SmokeR
             next_step="add greenroom[ray] to their extras, or leave --smoke out",
         )
     interpreter = f"{venv_dir}/{drivers[0].fqn}/bin/python"
-    command = ["run", "--rm", "--init", "--network", "none", "--read-only", "--user", READER_UID]
+    name = f"greenroom-smoke-{uuid.uuid4().hex[:12]}"
+    command = ["run", "--rm", "--name", name, "--init", "--network", "none", "--read-only", "--user", READER_UID]
     command += ["--tmpfs", "/tmp:rw,exec,size=2g", "--shm-size", SHARED_MEMORY, "--workdir", "/tmp"]
-    for name, value in {
+    for variable, value in {
         "HOME": "/tmp",
         # No name belongs to this user id, and Ray asks for one.
         "USER": "smoke",
@@ -91,7 +94,7 @@ def smoke_image(engine: Engine, image: str, plan: Plan, venv_dir: str) -> SmokeR
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }.items():
-        command += ["--env", f"{name}={value}"]
+        command += ["--env", f"{variable}={value}"]
     say(f"smoke {image}: a Ray cluster in a container, driver {drivers[0].fqn}")
     try:
         done = engine.cli(
@@ -99,6 +102,9 @@ def smoke_image(engine: Engine, image: str, plan: Plan, venv_dir: str) -> SmokeR
         )
     except ProcessError as error:
         raise _no_end(image, error.reason, str(error.completed.last_lines(3))) from error
+    finally:
+        # Gone by itself, unless the client was ended before the container was.
+        engine.cli("rm", "--force", name, changes=True, check=False)
     if is_dry_run():
         return SmokeReport(image=image, environments=(), problems=())
     try:
@@ -106,7 +112,24 @@ def smoke_image(engine: Engine, image: str, plan: Plan, venv_dir: str) -> SmokeR
         problems = tuple(map(str, total["problems"]))
     except (ValueError, KeyError) as error:
         raise _no_end(image, f"exit code {done.returncode}", done.last_lines(3)) from error
+    problems += tuple(left_out_wrongly(environments, plan))
+    if not any(row["actor"] in {actor.fqn for actor in plan.included} for row in environments):
+        raise UsageError(
+            f"{image} cannot be tried: none of its actors is a registered environment",
+            cause="the project registers its environments itself",
+            next_step="start its actors with greenroom.environments.utils.create_env in a test of its own",
+        )
     return SmokeReport(image=image, environments=tuple(environments), problems=problems)
+
+
+def left_out_wrongly(environments: Iterable[Mapping[str, Any]], plan: Plan) -> list[str]:
+    """Return a problem for each environment that was left out although the image should have its venv."""
+    included = {actor.fqn for actor in plan.included}
+    return [
+        f"{row['environment']}: {row['left_out']}"
+        for row in environments
+        if "left_out" in row and row["actor"] in included
+    ]
 
 
 def refuse_smoke(report: SmokeReport) -> None:

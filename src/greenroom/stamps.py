@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ SCHEMA = 1
 SETS = ".sets"
 """Below the image's venv directory: one real directory per environment set. Actors' paths are links to these."""
 DEFAULT_VENV_DIR = "/opt/ray_venvs"
+NO_EXTRAS_SET = "@base"
+"""The set of actors that need a venv without extras; "@" cannot be in an extra's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class Stamp:
         python: version of its interpreter.
         platform: operating system, processor and C library.
         uv: version of the uv that installed it.
+        source: the directory of the sources that it was made from, for one that was made on a node; "" in an image.
     """
 
     extras: tuple[str, ...]
@@ -35,10 +38,16 @@ class Stamp:
     python: str
     platform: str
     uv: str
+    source: str = ""
 
     def version_of(self, name: str) -> str:
         """Return the version of one of its distributions."""
         return self.closure[name].split(" ")[0]
+
+
+def set_name(extras: Sequence[str]) -> str:
+    """Return the name of the environment set of some extras."""
+    return "+".join(sorted(set(extras))) or NO_EXTRAS_SET
 
 
 def read_stamp(venv: Path) -> Stamp:
@@ -63,6 +72,7 @@ def read_stamp(venv: Path) -> Stamp:
             python=data["python"],
             platform=data["platform"],
             uv=data["uv"],
+            source=data.get("source", ""),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no stamp: {error!r}") from error

@@ -164,7 +164,7 @@ def image(
 
 
 @command(
-    words=["project", "manifest", "stage", "skip", "tag", "base-image"],
+    words=["project", "manifest", "stage", "skip", "tag", "base-image", "bytecode", "smoke"],
     iterable=["skip"],
     help={
         "to": "where: registry/name:tag",
@@ -181,13 +181,15 @@ def push(
     skip: list[str] | None = None,
     tag: str = "",
     base_image: str = "",
+    bytecode: bool = True,
+    smoke: bool = False,
     compression: str = "gzip",
     json: bool = False,
 ) -> None:
     """Build the image, verify it, and push exactly what was verified; a failing verification pushes nothing."""
     pushed = pipeline.push(
         _select(project, manifest, stage, skip),
-        pipeline.ImageOptions(tag=tag, base_image=base_image),
+        pipeline.ImageOptions(tag=tag, base_image=base_image, bytecode=bytecode, smoke=smoke),
         to=to,
         compression=compression,
         on_report=lambda result: None if json and result.ok else report.print_report(result),

@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 from tests.cluster.support import Nodes, start_nodes, write_locked_project
 
+from greenroom import pipeline
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_lock() -> None:
+    """This repository's lock is generated, and may be missing or of an older pyproject.toml."""
+    root = Path(__file__).parents[2]
+    pipeline.lock(root)
+
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -17,8 +26,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """A cluster that a module's tests share: a head that takes no work, and two nodes that do."""
-    yield from start_nodes(2)
+    """A cluster that a module's tests share: a head that takes no work, and three nodes that do."""
+    yield from start_nodes(3)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import stat
@@ -14,6 +15,7 @@ import greenroom.distributed  # noqa: F401 (before ray: see there)
 from greenroom.distributed.ray_actor_environment_registry import uv_run
 from greenroom.lock import uv_lock
 from greenroom.pipeline import uv_program
+from greenroom.process import run
 
 NODE: dict[str, Any] = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.2"}
 """What all nodes have: little memory, and nothing but loopback. Ray takes 127.0.0.1 for this machine's outer address."""
@@ -95,6 +97,17 @@ def first_in_path(directory: Path) -> str:
 def finished(directory: Path) -> list[Path]:
     """Return the finished venvs below a directory."""
     return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """Mount a disk that is full after one empty venv and a half, and unmount it again."""
+    directory.mkdir()
+    run(["mount", "-t", "tmpfs", "-o", "size=60k", "none", directory], changes=True)
+    try:
+        yield directory
+    finally:
+        run(["umount", directory], changes=True)
 
 
 def left_behind(directory: Path) -> list[Path]:

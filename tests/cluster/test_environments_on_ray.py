@@ -70,6 +70,28 @@ def test_a_batch_with_a_bad_item_is_answered_item_by_item(nodes: Nodes, shared_v
     shutdown_environments({"math": handle})
 
 
+def test_an_item_that_hangs_is_ended_in_time_and_the_next_is_judged(nodes: Nodes, shared_venvs: Path) -> None:
+    handle = create_env("math", {"seconds": 2}, actor_options={"num_cpus": 0})
+    # More digits than any machine holds: parsing them is one long call that no signal interrupts.
+    texts = [r"\boxed{9^{9^{9^{9^{9}}}}}", r"\boxed{\frac{1}{2}}", r"\boxed{1000000!!}", r"\boxed{0.5}"]
+    metadata = [{"expected_answer": "0.5"}] * len(texts)
+    began = time.monotonic()
+    batch = ray.get(handle.step.remote([smoke.conversation(text) for text in texts], metadata), timeout=120)
+    assert time.monotonic() - began < 60
+    assert batch.rewards == (0.0, 1.0, 0.0, 1.0)
+    assert [str(failure) for failure in batch.failures][::2] == ["TimeoutError: no verdict within 2 s"] * 2
+    judges = children_of(ray.get(handle.where.remote(), timeout=60)["pid"])
+    assert len(judges) == 1
+    shutdown_environments({"math": handle})
+    assert not alive(judges[0])
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started and that are there."""
+    text = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for child in text.split()]
+
+
 def test_an_environment_whose_constructor_fails_says_so(nodes: Nodes, shared_venvs: Path) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)environment 'retriever' .* was not created: .*no documents to index"):
         create_env("retriever", {"documents": []}, actor_options={"num_cpus": 0})
@@ -142,6 +164,36 @@ def test_actors_are_asked_once_awaited_and_killed(
     assert "environment hangs did not shut down in time: it is killed" in caplog.text
     assert "environment raises failed to shut down: it will not" in caplog.text
     assert "environment dead was dead already" in caplog.text
+
+
+class Picky:
+    """An actor that cannot be asked as others are."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def shutdown(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class WithoutShutdown:
+    """An actor that has no shutdown() at all."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_one_that_cannot_even_be_asked_is_killed_and_the_others_are_asked(
+    nodes: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd: dict[str, Any] = {kind.__name__: ray.remote(num_cpus=0)(kind).remote() for kind in (Picky, WithoutShutdown)}
+    pids: list[int] = [ray.get(handle.pid.remote(), timeout=60) for handle in odd.values()]
+    fine = start("fine", tmp_path / "fine")
+    shutdown_environments({**odd, "fine": fine}, timeout=10)
+    assert (tmp_path / "fine").read_text() == "asked\n"
+    assert not any(alive(pid) for pid in pids)
+    assert "environment Picky cannot be asked to shut down, it is killed: " in caplog.text
+    assert "environment WithoutShutdown cannot be asked to shut down, it is killed: " in caplog.text
 
 
 class Owner:

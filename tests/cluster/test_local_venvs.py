@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,9 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cluster.support import command, finished, first_in_path, left_behind, other_uv, write_locked_project
+from tests.cluster.support import (
+    REAL_UV,
+    command,
+    finished,
+    first_in_path,
+    left_behind,
+    other_uv,
+    small_disk,
+    write_locked_project,
+)
 
 from greenroom.distributed.local_venvs import VenvError, create_local_venv, describe_venv, parse_uv_run
+from greenroom.lock import uv_lock
 from greenroom.stamps import STAMP
 
 MAKE = "import sys; from greenroom.distributed.local_venvs import create_local_venv as c; print(c(*sys.argv[1:3], timeout=float(sys.argv[3])))"
@@ -161,16 +172,11 @@ def test_a_uv_that_hangs_is_ended_in_time(
 
 
 def test_a_full_disk_leaves_nothing(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "none", disk], check=True)
-    try:
+    with small_disk(tmp_path / "disk") as disk:
         monkeypatch.setenv("GREENROOM_LOCAL_VENV_DIR", str(disk))
         with pytest.raises(VenvError, match="No space left on device"):
             create_local_venv(command(project, "left"), "Left")
         assert finished(disk) == [] and left_behind(disk) == []
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_uv_that_makes_something_else_is_refused(
@@ -216,3 +222,53 @@ def test_what_the_caller_runs_in_does_not_leak_into_the_venv(
     monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(tmp_path / "another"))
     create_local_venv(command(project, "left"), "Left")
     assert not (tmp_path / "other").exists() and not (tmp_path / "another").exists()
+
+
+def write_package(directory: Path, text: str) -> Path:
+    """Write and lock a project that is a package; its module holds a text."""
+    (directory / "src" / "named").mkdir(parents=True)
+    (directory / "src" / "named" / "__init__.py").write_text(f"TEXT = {text!r}\n")
+    (directory / "pyproject.toml").write_text(
+        """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "named"
+version = "1.0"
+requires-python = ">=3.11"
+[project.optional-dependencies]
+left = ["six==1.17.0"]
+[dependency-groups]
+dev = ["idna==3.10"]
+[tool.uv]
+exclude-newer = "2026-11-25T00:00:00Z"
+"""
+    )
+    uv_lock(REAL_UV, directory)
+    return directory
+
+
+def test_two_checkouts_of_one_package_have_a_venv_each(venv_dir: Path, tmp_path: Path) -> None:
+    texts = {}
+    for name in ("first", "second"):
+        python = create_local_venv(command(write_package(tmp_path / name, name), "left"), "Left")
+        told = subprocess.run([python, "-c", "import named; print(named.TEXT)"], capture_output=True, text=True)
+        texts[name] = told.stdout.strip()
+        # Default dependency groups are in it, as in what uv sync makes.
+        assert set(describe_venv(python)["installed"]) == {"named", "six", "idna"}
+    assert texts == {"first": "first", "second": "second"}
+    assert len(finished(venv_dir)) == 2
+
+
+def test_a_project_that_asks_for_another_python_does_not_get_it_under_this_one_s_name(
+    venv_dir: Path, tmp_path: Path
+) -> None:
+    project = write_locked_project(tmp_path / "choosy")
+    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
+    (project / ".python-version").write_text(f"{other}\n")
+    python = create_local_venv(command(project, "left"), "Left")
+    told = subprocess.run(
+        [python, "-c", "import platform; print(platform.python_version())"], capture_output=True, text=True
+    )
+    assert told.stdout.strip() == platform.python_version()

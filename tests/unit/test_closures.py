@@ -11,8 +11,8 @@ import pytest
 from greenroom.closures import Listing, check_closures, differences, locked_closures, parse, render
 from greenroom.errors import LockError
 from greenroom.manifest import read_rows
-from greenroom.plan import set_name
 from greenroom.project import load_project
+from greenroom.stamps import set_name
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -76,13 +76,16 @@ def test_no_worker_is_an_error(workers: int) -> None:
 
 
 class Local:
-    def __init__(self, *, hangs: threading.Event | None = None, fails: bool = False) -> None:
+    def __init__(self, *, hangs: threading.Event | None = None, fails: bool = False, exits: bool = False) -> None:
         self.asked = 0
         self._hangs = hangs
         self._fails = fails
+        self._exits = exits
 
     def shutdown(self) -> None:
         self.asked += 1
+        if self._exits:
+            raise SystemExit("out")
         if self._hangs:
             self._hangs.wait(60)
         if self._fails:
@@ -101,6 +104,8 @@ def test_one_that_hangs_or_fails_does_not_stop_the_others(caplog: pytest.LogCapt
     assert "environment hangs did not shut down in time: it is left alone" in caplog.text
     assert "environment fails failed to shut down: RuntimeError('cannot')" in caplog.text
     assert "environment fine has shut down" in caplog.text
+    utils.shutdown_environments({"exits": Local(exits=True)})
+    assert "environment exits failed to shut down: SystemExit('out')" in caplog.text
 
 
 def test_the_deadline_is_shared(caplog: pytest.LogCaptureFixture) -> None:

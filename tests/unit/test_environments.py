@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import os
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -183,6 +184,31 @@ left.send(b"x")
 print(asyncio.run(double(21)), right.recv(1))
 """
     assert run_code(code, "", QUICK) == code_environment.CodeRun(stdout="42 b'x'\n", problem=None)
+
+
+@pytest.mark.parametrize("call", ["os.setsid()", "os.setpgid(0, 0)"])
+def test_code_cannot_leave_the_group_that_ends_with_it(call: str) -> None:
+    code = f"import os\nif os.fork() == 0:\n    {call}\n    print('left', flush=True)"
+    assert "left" not in run_code(code, "", dataclasses.replace(QUICK, output_bytes=20_000)).stdout
+
+
+def test_code_does_not_outlive_who_keeps_its_time(tmp_path: Path) -> None:
+    code = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    script = (
+        "from greenroom.environments.code_environment import Limits, run_code\n"
+        f"run_code({code!r}, '', Limits(seconds=300))"
+    )
+    keeper = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    keeper.kill()
+    keeper.wait()
+    pid = int((tmp_path / "pid").read_text())
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_code_cannot_pretend_that_limits_are_missing() -> None:

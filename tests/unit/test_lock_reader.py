@@ -77,3 +77,44 @@ def test_what_the_lock_lacks_is_named() -> None:
     with pytest.raises(UnreadableLockError, match="0 candidates for gone"):
         locked_closure({"package": [needing]}, [])
     assert locked_closure({"package": [project]}, ["a"]) == {}
+
+
+GROUPS = {
+    "nothing said": "",
+    "none": "default-groups = []",
+    "another": 'default-groups = ["extra-tools"]',
+    "all": 'default-groups = "all"',
+}
+
+
+@pytest.mark.parametrize("said", sorted(GROUPS))
+def test_default_dependency_groups_are_those_of_uv(said: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        f"""
+[project]
+name = "grouped"
+version = "1.0"
+requires-python = ">=3.11"
+dependencies = ["six==1.17.0"]
+[dependency-groups]
+dev = ["idna==3.10"]
+extra-tools = ["certifi==2026.4.22", {{ include-group = "more" }}]
+more = ["attrs==25.4.0"]
+[tool.uv]
+package = false
+{GROUPS[said]}
+exclude-newer = "2026-11-25T00:00:00Z"
+"""
+    )
+    uv_lock(uv_program(), tmp_path)
+    expected = {item.name: item.version for item in read_closure(uv_program(), tmp_path, [], TARGETS[0]).artifacts}
+    found = locked_closure(read_lock(tmp_path / "uv.lock"), [], TARGETS[0].marker_environment())
+    assert {name: item.version for name, item in found.items()} == expected
+    assert ("idna" in expected) == (said in ("nothing said", "all")) and "six" in expected
+
+
+def test_what_comes_from_elsewhere_than_an_index_is_known_by_its_source() -> None:
+    project = {"name": "p", "version": "1", "source": {"virtual": "."}, "dependencies": [{"name": "tool"}]}
+    tool = {"name": "tool", "version": "1", "source": {"git": "address?rev=main#0123"}}
+    (found,) = locked_closure({"package": [project, tool]}, []).values()
+    assert found.hashes == frozenset() and "#0123" in found.source

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from greenroom.errors import BuildError, UsageError
 from greenroom.lock import Artifact, Closure
 from greenroom.manifest import Row
-from greenroom.plan import Plan, check_wrapper_names, expected_stamp, make_plan, plan_from_json, set_name
+from greenroom.plan import Plan, check_wrapper_names, expected_stamp, make_plan, plan_from_json
+from greenroom.stamps import set_name
 from greenroom.target import Target
 
 MakePlan = Callable[..., Plan]

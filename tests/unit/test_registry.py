@@ -123,7 +123,7 @@ def write_stamp(venv: Path, **changes: Any) -> None:
         "extras": ["math"],
         "closure": {"six": f"1.0 sha256:{'1' * 64}", "project": "1.0"},
         "python": platform.python_version(),
-        "platform": "linux",
+        "platform": f"linux {platform.machine()} glibc 2.41",
         "uv": "0.13.9",
         "complete": True,
     } | changes
@@ -156,6 +156,7 @@ wheels = [{ url = "x", hash = "sha256:HASH" }]
 def registry(tmp_path: Path, *, extras: Sequence[str] = ("math",), lock: str | None = LOCK) -> Registry:
     root = tmp_path / "root"
     root.mkdir()
+    (root / "pyproject.toml").write_text('[project]\nname = "project"\nversion = "1.0"\n')
     if lock is not None:
         (root / "uv.lock").write_text(lock.replace("HASH", "1" * 64))
     return Registry(
@@ -194,6 +195,12 @@ def test_a_prebuilt_venv_is_used_where_there_is_no_lock(tmp_path: Path) -> None:
             "old 3 is built and not locked",
         ),
         ({"python": "3.1.4"}, ["math"], "built for Python 3.1.4"),
+        ({"platform": "linux m68k glibc 2.41"}, ["math"], "built for linux m68k glibc 2.41, this is "),
+        (
+            {"closure": {"six": f"1.0 sha256:{'1' * 64}", "project": "1.0", "ray": "1.2.3 sha256:0"}},
+            ["math"],
+            "holds Ray 1.2.3, the driver ",
+        ),
     ],
 )
 def test_another_venv_is_not_used_and_the_reason_is_told(
@@ -223,3 +230,27 @@ def test_without_venv_and_sources_an_actor_cannot_be_started(tmp_path: Path) -> 
         made.py_executable(MATH)
     assert made.executables() == {"a.Driver": sys.executable}
     assert Registry({MATH: ["math"]}, root=None, declared=["math"], system=True).executables() == {MATH: sys.executable}
+
+
+def test_a_lock_that_is_missing_is_replaced_by_the_reviewed_closures(tmp_path: Path) -> None:
+    write_stamp(tmp_path / "venvs" / MATH)
+    made = registry(tmp_path, lock=None)
+    root = tmp_path / "root"
+    (root / "pyproject.toml").write_text('[project]\nname = "Project"\nversion = "1.0"\n')
+    (root / "closures.txt").write_text(f"# reviewed\n\n[math]\nsix 1.0 sha256:{'2' * 64}\n\n[more]\nsix 9 sha256:0\n")
+    assert made.prebuilt_problem(MATH) is None
+    (root / "closures.txt").write_text("[math]\nsix 1.1 sha256:0\n")
+    again = Registry({MATH: ["math"]}, root=root, declared=["math"], venv_dir=tmp_path / "venvs", system=False)
+    assert "six 1.0 is built, 1.1 is locked" in str(again.prebuilt_problem(MATH))
+
+
+def test_another_project_has_a_registry_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n[project.optional-dependencies]\nfast = []\n')
+    made = Registry.of_project({"other.Actor": ["fast"], "other.Driver": None}, root=tmp_path)
+    assert made.executables() == {"other.Actor": uv_run(["fast"], tmp_path), "other.Driver": sys.executable}
+    assert made.runs_in_driver("other.Driver") and not made.runs_in_driver("other.Actor")
+    with pytest.raises(ActorEnvironmentError, match=r"needs the extra slow, .*declared: fast"):
+        Registry.of_project({"other.Actor": ["slow"]}, root=tmp_path)
+    assert Registry.of_project({MATH: ["math"]}, distribution="greenroom").table == {MATH: ["math"]}
+    with pytest.raises(ActorEnvironmentError, match="give root= or distribution="):
+        Registry.of_project({"other.Actor": ["fast"]})

@@ -65,13 +65,14 @@ def test_large_files_come_before_small_ones(artifacts: list[Artifact]) -> None:
     first, below = 0, float("inf")
     for above, count in TIERS:
         sizes = [artifact.size for slot in slots[first : first + count] for artifact in slot]
-        assert all(above < size <= below or size == above == 0 for size in sizes)
+        # A size that the lock does not give is 0, and counts as large.
+        assert all(above < size <= below or (size == 0 and first == 0) for size in sizes)
         first, below = first + count, above
     assert first == SLOTS
 
 
 def tier_of(artifact: Artifact) -> int:
-    return sum(artifact.size > above for above, _ in TIERS)
+    return sum((artifact.size or float("inf")) > above for above, _ in TIERS)
 
 
 def changed_slots(before: list[Artifact], after: list[Artifact]) -> int:
@@ -112,7 +113,7 @@ KNOWN_SLOTS = [
     ("certifi", 1000, 21),
     ("idna", 1000, 21),
     ("aiohttp", 1_700_000, 17),
-    ("numpy", 0, 20),
+    ("numpy", 0, 2),
 ]
 
 
@@ -124,7 +125,7 @@ def test_known_slots(name: str, size: int, slot: int) -> None:
 SLOT_LINE = re.compile(
     r"RUN --network=none --mount=from=installer,target=/installer "
     r"--mount=from=wheels\S*,source=/slots/(\d\d),target=/slot "
-    r'python3 /installer/install_slot\.py /slot "\$VENV_DIR" (\d\d)'
+    r'PYTHONDONTWRITEBYTECODE=1 python3 /installer/install_slot\.py /slot "\$VENV_DIR" (\d\d)'
 )
 
 

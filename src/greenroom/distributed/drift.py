@@ -7,14 +7,15 @@ with distributions that nobody asked for; the first import of greenroom from suc
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from greenroom.distributed.lock_reader import Locked, UnreadableLockError, locked_closure, read_lock
-from greenroom.stamps import Stamp, prebuilt_actors, read_stamp
+from greenroom.stamps import Stamp, prebuilt_actors, read_stamp, set_name
 
 ALLOW = "GREENROOM_ALLOW_DRIFT"
 SHOWN = 5
@@ -43,20 +44,72 @@ def closure_differences(built: Mapping[str, str], locked: Mapping[str, Locked]) 
             differences.append(f"{name} {built[name].split(' ')[0]} is built and not locked")
         else:
             version, _, file_hash = built[name].partition(" ")
-            if version != locked[name].version:
-                differences.append(f"{name} {version} is built, {locked[name].version} is locked")
-            elif file_hash and file_hash not in locked[name].hashes:
+            wanted = locked[name]
+            if wanted.version and version != wanted.version:
+                differences.append(f"{name} {version} is built, {wanted.version} is locked")
+            elif file_hash and wanted.hashes and file_hash not in wanted.hashes:
                 differences.append(f"{name} {version} is built from a file that is not the locked one")
     return differences
 
 
-def stamp_differences(stamp: Stamp, extras: Sequence[str], lock: Mapping[str, Any] | None) -> list[str]:
+Closures = Callable[[Sequence[str]], Mapping[str, Locked] | None]
+"""What some extras lock to, or None where nothing says so; see `source_closures`."""
+
+
+def source_closures(source: Path | None) -> Closures:
+    """Return how a project's sources say what extras lock to: by `uv.lock`, else by its reviewed closures.
+
+    Args:
+        source: the directory of its `pyproject.toml`; None where there are no sources.
+
+    Raises:
+        UnreadableLockError: the lock is not one that can be read here.
+    """
+    if source is None:
+        return lambda extras: None
+    if (source / "uv.lock").is_file():
+        lock = read_lock(source / "uv.lock")
+        return lambda extras: locked_closure(lock, extras)
+    settings = (
+        tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {}).get("greenroom", {})
+    )
+    listing = source / settings.get("closures", "closures.txt")
+    if not listing.is_file():
+        return lambda extras: None
+    reviewed = read_reviewed(listing)
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    own = {normalised(project["name"]): Locked(version=str(project.get("version", "")), hashes=frozenset())}
+    return lambda extras: {**reviewed[name], **own} if (name := set_name(extras)) in reviewed else None
+
+
+def read_reviewed(listing: Path) -> dict[str, dict[str, Locked]]:
+    """Read a listing of reviewed closures: set → distribution → its version.
+
+    Hashes are left out: they are those of the files for the platform that the listing was made for.
+    """
+    found: dict[str, dict[str, Locked]] = {}
+    section: dict[str, Locked] = {}
+    for line in listing.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            name, version, _ = line.split(" ", 2)
+            section[name] = Locked(version=version, hashes=frozenset())
+    return found
+
+
+def normalised(name: str) -> str:
+    """Return the name of a distribution or extra as packaging tools compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def stamp_differences(stamp: Stamp, extras: Sequence[str], closures: Closures) -> list[str]:
     """Compare a stamp with what an actor needs.
 
     Args:
         stamp: of a finished venv.
         extras: what the table says that the actor needs.
-        lock: the lock, from `read_lock`; None when there is none to compare with.
+        closures: what the sources say, from `source_closures`.
 
     Returns:
         One phrase for each difference.
@@ -64,21 +117,20 @@ def stamp_differences(stamp: Stamp, extras: Sequence[str], lock: Mapping[str, An
     Raises:
         UnreadableLockError: the lock has nothing for these extras.
     """
-    wanted = tuple(sorted(set(extras)))
+    wanted = tuple(sorted(set(map(normalised, extras))))
     if stamp.extras != wanted:
         return [f"built with the extras {', '.join(stamp.extras) or '(none)'}, not {', '.join(wanted) or '(none)'}"]
-    return [] if lock is None else closure_differences(stamp.closure, locked_closure(lock, wanted))
+    locked = closures(wanted)
+    return [] if locked is None else closure_differences(stamp.closure, locked)
 
 
-def find_drift(
-    venv_dir: Path, table: Mapping[str, Sequence[str] | None], lock: Mapping[str, Any] | None
-) -> dict[str, list[str]]:
+def find_drift(venv_dir: Path, table: Mapping[str, Sequence[str] | None], closures: Closures) -> dict[str, list[str]]:
     """Compare an image's venvs with the sources.
 
     Args:
         venv_dir: the image's venv directory.
         table: actor → its extras, from the manifest.
-        lock: the lock; None when there is none.
+        closures: what the sources say, from `source_closures`.
 
     Returns:
         Actor → what differs, for each venv that differs. An actor without a venv is none: an image may leave it out.
@@ -96,7 +148,7 @@ def find_drift(
         key = venv, tuple(extras)
         if key not in known:
             try:
-                known[key] = stamp_differences(read_stamp(venv), extras, lock)
+                known[key] = stamp_differences(read_stamp(venv), extras, closures)
             except (ValueError, UnreadableLockError) as error:
                 known[key] = [str(error)]
         if known[key]:
@@ -109,7 +161,7 @@ def check_drift(venv_dir: Path, source: Path) -> None:
 
     Args:
         venv_dir: the image's venv directory.
-        source: the project's directory, with `pyproject.toml` and perhaps `uv.lock`.
+        source: the project's directory, with `pyproject.toml` and `uv.lock` or its reviewed closures.
 
     Raises:
         DriftError: they differ; affected venvs and distributions are named.
@@ -117,10 +169,13 @@ def check_drift(venv_dir: Path, source: Path) -> None:
     from greenroom.actor_environments import ACTOR_ENVIRONMENTS
 
     try:
-        lock = read_lock(source / "uv.lock") if (source / "uv.lock").is_file() else None
-        drift = find_drift(venv_dir, ACTOR_ENVIRONMENTS, lock)
-    except (UnreadableLockError, ModuleNotFoundError) as error:
+        drift = find_drift(venv_dir, ACTOR_ENVIRONMENTS, source_closures(source))
+    except UnreadableLockError as error:
         drift = {str(venv_dir): [f"cannot be compared with the lock: {error}"]}
+    except ModuleNotFoundError as error:
+        # An interpreter that has nothing installed, such as the base image's own, starts no actor either.
+        print(f"greenroom: warning: venvs are compared by their extras alone: {error}", file=sys.stderr)
+        drift = find_drift(venv_dir, ACTOR_ENVIRONMENTS, source_closures(None))
     if not drift:
         return
     lines = [f"{actor}: {summary(differences)}" for actor, differences in drift.items()]

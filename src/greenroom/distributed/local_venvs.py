@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import platform
-import re
 import shlex
 import shutil
 import sys
@@ -27,6 +26,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NoReturn
 
+from greenroom.distributed.drift import normalised
 from greenroom.distributed.lock_reader import UnreadableLockError, locked_closure, read_lock
 from greenroom.files import cache_dir, write_aside
 from greenroom.process import ProcessError, run
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 DIRECTORY_VARIABLE = "GREENROOM_LOCAL_VENV_DIR"
 BUILD_TIMEOUT = 1800.0
 """Seconds for making one venv, and for waiting for another process that makes it."""
-UV_VARIABLES = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH")
+UV_VARIABLES = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PYTHON")
 """Variables of the caller that would make uv, or the Python that it asks, look at another venv."""
 
 
@@ -51,10 +51,11 @@ class VenvKey:
 
     Attributes:
         extras: sorted.
-        closure: distribution → "<version> <digest of its files' hashes>".
+        closure: distribution → "<version> <digest of its files' hashes and its source>".
         python: version of its interpreter.
         platform: operating system, processor and C library.
         uv: version of the uv that makes it.
+        source: the project's directory when it is a package: its code is not copied into the venv but read from there.
     """
 
     extras: tuple[str, ...]
@@ -62,11 +63,12 @@ class VenvKey:
     python: str
     platform: str
     uv: str
+    source: str
 
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that no other key has."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return _digest(json.dumps(asdict(self), sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +142,18 @@ def venv_key(command: UvRun, uv: str) -> VenvKey:
     return VenvKey(
         extras=tuple(sorted(set(command.extras))),
         closure={
-            name: f"{locked.version} {hashlib.sha256(' '.join(sorted(locked.hashes)).encode()).hexdigest()[:16]}"
+            name: f"{locked.version} {_digest(' '.join([*sorted(locked.hashes), locked.source]))}"
             for name, locked in sorted(closure.items())
         },
         python=platform.python_version(),
         platform=f"{platform.system().lower()} {platform.machine()} {libc or 'no glibc'}",
         uv=version,
+        source=str(command.root.resolve()) if any(locked.source for locked in closure.values()) else "",
     )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def create_local_venv(py_executable: str, venv_name: str, *, timeout: float = BUILD_TIMEOUT) -> str:
@@ -202,10 +209,7 @@ def _is_made(venv: Path, key: VenvKey) -> bool:
         stamp = read_stamp(venv)
     except ValueError:
         return False
-    same = VenvKey(
-        extras=stamp.extras, closure=stamp.closure, python=stamp.python, platform=stamp.platform, uv=stamp.uv
-    )
-    return same == key and os.access(venv / "bin" / "python", os.X_OK)
+    return VenvKey(**asdict(stamp)) == key and os.access(venv / "bin" / "python", os.X_OK)
 
 
 def _make(venv: Path, key: VenvKey, command: UvRun, uv: str, *, timeout: float) -> None:
@@ -238,7 +242,8 @@ def _install(made: Path, command: UvRun, uv: str, timeout: float) -> None:
     steps: list[list[str | Path]] = [
         # Relocatable, since it is renamed when it is finished.
         [uv, "venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, made],
-        [uv, "sync", "--quiet", "--locked", "--no-default-groups", "--directory", command.root, *extras],
+        # The same Python by name: uv would replace the venv by one of the project's own choice.
+        [uv, "sync", "--quiet", "--locked", "--python", sys.executable, "--directory", command.root, *extras],
     ]
     deadline = time.monotonic() + timeout
     for step in steps:
@@ -248,7 +253,7 @@ def _install(made: Path, command: UvRun, uv: str, timeout: float) -> None:
             late = error.reason.startswith("no end")
             raise VenvError(
                 f"uv {step[1]} for {made.parent.name.split('.aside')[0].lstrip('.')}: {error.reason}: "
-                f"{error.completed.last_lines(3) or 'it said nothing'} | likely cause: "
+                f"{' '.join(error.completed.last_lines(3).split()) or 'it said nothing'} | likely cause: "
                 f"{'the index does not answer, or the disk is slow' if late else 'uv says it'} | "
                 f"next: {shlex.join(map(str, step[:4]))} … on this node"
             ) from error
@@ -258,21 +263,42 @@ def installed(venv: Path) -> dict[str, str]:
     """Return the distributions of a venv: normalised name → version."""
     site_packages = [str(path) for path in venv.glob("lib/python3.*/site-packages")]
     return {
-        re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(): found.version
+        normalised(found.metadata["Name"]): found.version
         for found in distributions(path=site_packages)
+        if found.metadata["Name"]
     }
 
 
 def _check(made: Path, key: VenvKey) -> None:
+    settings = (made / "pyvenv.cfg").read_text(encoding="utf-8")
+    if f"version_info = {key.python}" not in settings.splitlines():
+        raise VenvError(
+            f"uv made a venv of another Python than {key.python} | likely cause: the project asks for another one | "
+            "next: compare requires-python and .python-version with the Python that runs the driver"
+        )
     found = installed(made)
     wanted = {name: locked.split(" ")[0] for name, locked in key.closure.items()}
-    if found != wanted:
+    # A version that the project computes when it is built is in no lock.
+    wanted |= {name: found[name] for name, version in wanted.items() if not version and name in found}
+    if {name: _as_number(version) for name, version in found.items()} != {
+        name: _as_number(version) for name, version in wanted.items()
+    }:
         missing = sorted(wanted.items() - found.items())
         unexpected = sorted(found.items() - wanted.items())
         raise VenvError(
             f"uv made another venv than the lock says: missing {_named(missing)}; unexpected {_named(unexpected)} | "
             "likely cause: an extra that pulls in another | next: uv sync --locked --dry-run with the same extras"
         )
+
+
+def _as_number(version: str) -> object:
+    # Ray brings packaging into every venv that has Ray.
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return version
 
 
 def _named(items: Sequence[tuple[str, str]]) -> str:
@@ -309,4 +335,9 @@ def describe_venv(interpreter: str) -> dict[str, Any]:
         stamp = read_stamp(venv)
     except ValueError as error:
         raise VenvError(f"{platform.node()}: {error}") from error
-    return {"interpreter": interpreter, "installed": installed(venv), "python": stamp.python}
+    return {
+        "interpreter": interpreter,
+        "python": stamp.python,
+        "installed": installed(venv),
+        "closure": dict(stamp.closure),
+    }

@@ -6,6 +6,7 @@ tests hold it equal to uv's. It needs `packaging`, which Ray brings into every v
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,17 @@ _ALWAYS, _NEVER = "python_version >= '0'", "python_version < '0'"
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """A locked distribution: its version and the hashes ("sha256:…") of all its files."""
+    """A locked distribution.
+
+    Attributes:
+        version: "" when the project computes it while it is built.
+        hashes: of all its files ("sha256:…"); none for what comes from a directory or a repository.
+        source: where such a one comes from, with its commit; "" for what comes from an index.
+    """
 
     version: str
     hashes: frozenset[str]
+    source: str = ""
 
 
 class UnreadableLockError(Exception):
@@ -58,7 +66,8 @@ def locked_closure(
         environment: for markers; that of the running interpreter when None.
 
     Returns:
-        Distribution → what is locked. The project itself is in it when it is a package, without hashes.
+        Distribution → what is locked, default dependency groups included, as uv installs them. The project itself is
+        in it when it is a package, without hashes.
 
     Raises:
         UnreadableLockError: the lock does not declare an extra, or lacks a distribution that it needs.
@@ -81,6 +90,8 @@ def locked_closure(
         if package is not project or "virtual" not in project["source"]:
             found[package["name"]] = _locked(package)
         edges = package.get("optional-dependencies", {}).get(extra, []) if extra else package.get("dependencies", [])
+        if package is project and not extra:
+            edges = [*edges, *_edges_of_default_groups(project)]
         for edge in edges:
             if markers.hold(edge.get("marker")):
                 needed = _target(packages, edge, markers)
@@ -95,6 +106,13 @@ def _project(packages: Mapping[str, list[Mapping[str, Any]]]) -> Mapping[str, An
             if "." in (source.get("editable"), source.get("virtual"), source.get("directory")):
                 return package
     raise UnreadableLockError("uv.lock does not hold the project itself")
+
+
+def _edges_of_default_groups(project: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    groups = project.get("dev-dependencies", {})
+    # What uv installs when nobody says otherwise: the group dev.
+    chosen = project.get("default-groups", ["dev"])
+    return [edge for name, edges in groups.items() if chosen == "all" or name in chosen for edge in edges]
 
 
 def _target(
@@ -116,7 +134,12 @@ def _target(
 def _locked(package: Mapping[str, Any]) -> Locked:
     files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
     hashes = frozenset(file["hash"] for file in files if "hash" in file)
-    return Locked(version=str(package.get("version", "")), hashes=hashes)
+    source = {} if "registry" in package["source"] else package["source"]
+    return Locked(
+        version=str(package.get("version", "")),
+        hashes=hashes,
+        source=json.dumps(source, sort_keys=True) if source else "",
+    )
 
 
 class _Markers:

@@ -14,19 +14,17 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import re
 import shlex
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
-from typing import Any
 
 from greenroom.actor_environments import ACTOR_ENVIRONMENTS
-from greenroom.distributed.drift import stamp_differences, summary
-from greenroom.distributed.lock_reader import UnreadableLockError, read_lock
+from greenroom.distributed.drift import Closures, normalised, source_closures, stamp_differences, summary
+from greenroom.distributed.lock_reader import UnreadableLockError
 from greenroom.stamps import prebuilt_directory, read_stamp
 
 logger = logging.getLogger(__name__)
@@ -36,11 +34,6 @@ SYSTEM_FLAG = "GREENROOM_PY_EXECUTABLES_SYSTEM"
 
 class ActorEnvironmentError(LookupError):
     """An actor has no interpreter to start with, or an entry of the table cannot be right."""
-
-
-def normalised(extra: str) -> str:
-    """Return an extra's name as packaging tools compare it."""
-    return re.sub(r"[-_.]+", "-", extra).lower()
 
 
 def source_root() -> Path | None:
@@ -107,6 +100,26 @@ class Registry:
         self.venv_dir = venv_dir or prebuilt_directory()
         self.system = os.environ.get(SYSTEM_FLAG) == "1" if system is None else system
 
+    @classmethod
+    def of_project(
+        cls, table: Mapping[str, Sequence[str] | None], *, root: Path | None = None, distribution: str = ""
+    ) -> Registry:
+        """Return the registry of another project.
+
+        Args:
+            table: its manifest's `ACTOR_ENVIRONMENTS`.
+            root: the directory of its `pyproject.toml` and `uv.lock`; None where there are no sources, as in an image.
+            distribution: its distribution's name; what declares its extras where there are no sources.
+
+        Raises:
+            ActorEnvironmentError: an entry cannot be right, or neither root nor distribution is given.
+        """
+        if root is None and not distribution:
+            raise ActorEnvironmentError(
+                "nothing says which extras are declared | next: give root= or distribution= to Registry.of_project"
+            )
+        return cls(table, root=root, declared=declared_extras(root, distribution))
+
     def py_executable(self, actor: str) -> str:
         """Return an actor's `py_executable`.
 
@@ -122,7 +135,7 @@ class Registry:
                 "next: add it to ACTOR_ENVIRONMENTS in actor_environments.py, with its extras or None"
             )
         extras = self.table[actor]
-        if extras is None or self.system:
+        if extras is None or self.runs_in_driver(actor):
             return sys.executable
         problem = self.prebuilt_problem(actor)
         if problem is None:
@@ -136,6 +149,10 @@ class Registry:
             logger.warning("%s starts by uv run: %s", actor, problem)
         return uv_run(extras, self.root)
 
+    def runs_in_driver(self, actor: str) -> bool:
+        """Return whether an actor is started with the driver's interpreter; KeyError for an unknown one."""
+        return self.system or self.table[actor] is None
+
     def interpreter(self, actor: str) -> Path:
         """Return where the interpreter of an actor's prebuilt venv is; it may not exist."""
         return self.venv_dir / actor / "bin" / "python"
@@ -146,18 +163,21 @@ class Registry:
             return f"there is no venv at {self.venv_dir / actor}"
         try:
             stamp = read_stamp(self.venv_dir / actor)
-            differences = stamp_differences(stamp, [normalised(extra) for extra in self.table[actor] or ()], self._lock)
+            differences = stamp_differences(stamp, self.table[actor] or (), self._closures)
         except (ValueError, UnreadableLockError) as error:
             return str(error)
+        if platform.machine() not in stamp.platform.split():
+            differences.append(f"built for {stamp.platform}, this is {platform.machine()}")
+        # Ray refuses to connect a driver and workers of two versions, of Python or of Ray.
         if stamp.python != platform.python_version():
-            # Ray refuses to connect a driver and workers of two versions.
             differences.append(f"built for Python {stamp.python}, the driver is {platform.python_version()}")
+        if "ray" in stamp.closure and stamp.version_of("ray") != (drivers := _version_of("ray")) and drivers:
+            differences.append(f"holds Ray {stamp.version_of('ray')}, the driver {drivers}")
         return f"{self.venv_dir / actor} is another one: {summary(differences)}" if differences else None
 
     @cached_property
-    def _lock(self) -> dict[str, Any] | None:
-        path = self.root / "uv.lock" if self.root else None
-        return read_lock(path) if path and path.is_file() else None
+    def _closures(self) -> Closures:
+        return source_closures(self.root)
 
     def executables(self) -> dict[str, str]:
         """Return every actor that can be started here, with its `py_executable`."""
@@ -168,6 +188,13 @@ class Registry:
             except ActorEnvironmentError as error:
                 logger.info("%s", error)
         return found
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
 
 
 def _check_table(table: Mapping[str, Sequence[str] | None], declared: frozenset[str]) -> None:

@@ -2,39 +2,106 @@ r"""Mathematical answers: the last `\boxed{…}` of a reply, compared with the e
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from typing import Any
 
-from math_verify import parse, verify
-from math_verify.errors import TimeoutException
-
-from greenroom.environments.interfaces import EnvironmentReturn, ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
+from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
 from greenroom.environments.replies import boxed_answers, last_reply
 
+JUDGE = "greenroom.environments.math_judge"
+START_SECONDS = 120.0
+"""How long the judge's process may take to import what it needs."""
 
-def answers_agree(expected: str, answer: str, seconds: int = 5) -> bool:
-    r"""Return whether two answers are the same mathematics, as `1/2`, `0.5` and `\frac{2}{4}` are.
 
-    Args:
-        expected: the right answer, plain or LaTeX, with or without `\boxed{}` or dollar signs.
-        answer: the answer to judge, without `\boxed{}`.
-        seconds: how long each of parsing and comparing may take.
+class Judge:
+    """A process that compares answers. One that takes too long is killed, whatever it is doing; the next starts anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def agree(self, expected: str, answer: str, seconds: float) -> bool:
+        """Return whether two answers are the same mathematics (see `math_judge.answers_agree`).
+
+        Args:
+            expected: the right answer.
+            answer: the answer to judge.
+            seconds: how long that may take.
+
+        Raises:
+            ValueError: they cannot be compared; the message says why.
+            TimeoutError: there is no verdict in time.
+        """
+        with self._lock:
+            child = self._started()
+            assert child.stdin
+            try:
+                child.stdin.write(json.dumps([expected, answer]).encode() + b"\n")
+                child.stdin.flush()
+                said = _line(child, seconds)
+            except TimeoutError:
+                self._end()
+                raise TimeoutError(f"no verdict within {seconds:g} s") from None
+            except OSError as error:
+                self._end()
+                raise ValueError(f"the judge ended over it: {error}") from error
+        if "error" in said:
+            raise ValueError(said["error"])
+        return bool(said["agree"])
+
+    def close(self) -> None:
+        """End the process. May be called twice."""
+        with self._lock:
+            self._end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self._end()
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", JUDGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
+            try:
+                _line(self._child, START_SECONDS)
+            except (TimeoutError, OSError):
+                self._end()
+                raise
+        return self._child
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            for pipe in (self._child.stdin, self._child.stdout):
+                if pipe:
+                    pipe.close()
+            self._child = None
+
+
+def _line(child: subprocess.Popen[bytes], seconds: float) -> Any:
+    """Return the next line that a process writes, as JSON.
 
     Raises:
-        ValueError: the expected answer is not mathematics.
-        TimeoutError: parsing or comparing took too long.
+        TimeoutError: there is none in time.
+        OSError: the process has ended.
     """
-    bare = (boxed_answers(expected) or [expected.strip().strip("$")])[-1]
-    try:
-        gold, target = (
-            parse(rf"\boxed{{{text}}}", parsing_timeout=seconds, raise_on_error=True) for text in (bare, answer)
-        )
-        if not gold:
-            raise ValueError(f"the expected answer {expected!r} is not mathematics")
-        return bool(verify(gold, target, timeout_seconds=seconds, raise_on_error=True))
-    except TimeoutException as error:
-        # Not an Exception: it would end the whole batch.
-        raise TimeoutError(f"no verdict within {seconds} s") from error
+    assert child.stdout
+    deadline = time.monotonic() + seconds
+    text = b""
+    while not text.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([child.stdout], [], [], left)[0]:
+            raise TimeoutError
+        chunk = os.read(child.stdout.fileno(), 65536)
+        if not chunk:
+            raise OSError(f"exit code {child.wait()}")
+        text += chunk
+    return json.loads(text)
 
 
 class MathEnvironment(ItemwiseEnvironment):
@@ -43,22 +110,12 @@ class MathEnvironment(ItemwiseEnvironment):
     One step is an episode.
 
     Args:
-        seconds: how long each of parsing and comparing an answer may take.
+        seconds: how long parsing and comparing one item's answers may take, together.
     """
 
-    def __init__(self, *, seconds: int = 5) -> None:
+    def __init__(self, *, seconds: float = 5) -> None:
         self.seconds = seconds
-
-    def step(self, message_logs: Sequence[MessageLog], metadata: Sequence[Metadata]) -> EnvironmentReturn:
-        """Judge a batch (see `EnvironmentInterface.step`).
-
-        Raises:
-            ValueError: the two arguments differ in length.
-            RuntimeError: called outside the main thread, where the verifier's time limit (an alarm signal) cannot work.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("math answers are verified in the main thread only: use an actor without concurrency")
-        return super().step(message_logs, metadata)
+        self.judge = Judge()
 
     def step_item(self, message_log: MessageLog, metadata: Metadata) -> ItemReturn:
         """Judge one reply (see `ItemwiseEnvironment.step_item`).
@@ -70,7 +127,7 @@ class MathEnvironment(ItemwiseEnvironment):
         """
         expected = str(metadata["expected_answer"])
         answers = boxed_answers(last_reply(message_log))
-        correct = bool(answers) and answers_agree(expected, answers[-1], self.seconds)
+        correct = bool(answers) and self.judge.agree(expected, answers[-1], self.seconds)
         return ItemReturn(
             observation="Correct." if correct else "Incorrect." if answers else r"No \boxed{} answer.",
             reward=1.0 if correct else 0.0,
@@ -78,6 +135,10 @@ class MathEnvironment(ItemwiseEnvironment):
             metadata=metadata,
             answer=answers[-1] if answers else None,
         )
+
+    def shutdown(self) -> None:
+        """End the judge's process."""
+        self.judge.close()
 
 
 class MathMultiRewardEnvironment(MathEnvironment):
@@ -89,7 +150,7 @@ class MathMultiRewardEnvironment(MathEnvironment):
     Args:
         weights: the weight of each part by name; a part without one does not count.
         reward_model: an ONNX file (see `reward_model_environment`); None for none.
-        seconds: how long each of parsing and comparing an answer may take.
+        seconds: how long parsing and comparing one item's answers may take, together.
 
     Raises:
         ValueError: `weights` names an unknown part.
@@ -98,7 +159,7 @@ class MathMultiRewardEnvironment(MathEnvironment):
     PARTS = ("correct", "format", "reward_model")
 
     def __init__(
-        self, *, weights: dict[str, float] | None = None, reward_model: str | None = None, seconds: int = 5
+        self, *, weights: dict[str, float] | None = None, reward_model: str | None = None, seconds: float = 5
     ) -> None:
         super().__init__(seconds=seconds)
         self.weights = weights or {"correct": 1.0, "format": 0.1, "reward_model": 0.1}

@@ -12,17 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
 from greenroom.environments.hosted import HostedEnvironment
+
+if TYPE_CHECKING:
+    from greenroom.distributed.ray_actor_environment_registry import Registry
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 DEFAULT_ENV_SHUTDOWN_TIMEOUT_SECONDS = 10.0
-CREATE_TIMEOUT_SECONDS = 600.0
-"""How long an environment's constructor may take, the start of its actor included."""
+CREATE_TIMEOUT_SECONDS = 1800.0
+"""How long creating an environment may take: its venv, the start of its actor, its constructor."""
 
 
 class EnvRegistryEntry(TypedDict):
@@ -71,14 +74,17 @@ def create_env(
     *,
     actor_options: Mapping[str, Any] | None = None,
     timeout: float = CREATE_TIMEOUT_SECONDS,
+    registry: Registry | None = None,
 ) -> Any:
     """Create an environment: start its actor in its own virtual environment.
 
     Args:
         env_name: its registered name.
         env_config: the keyword arguments of its class.
-        actor_options: Ray's options for the actor, such as `num_cpus`; a `runtime_env` adds to the environment's own.
-        timeout: seconds until its constructor must have ended.
+        actor_options: Ray's options for the actor, such as `num_cpus`; a `runtime_env` adds to the environment's own. An
+            actor that asks for no resources at all may be placed on a node that takes no work, which has no venv.
+        timeout: seconds for making its venv on the nodes and for its constructor, together.
+        registry: which interpreters actors have; greenroom's own when None.
 
     Returns:
         The actor's handle. Its methods are those of `HostedEnvironment`, called with `.remote()`.
@@ -98,16 +104,20 @@ def create_env(
 
     fqn = ENV_REGISTRY[env_name]["actor_class_fqn"]
     options = dict(actor_options or {})
-    runtime_env = make_actor_runtime_env(fqn)
+    deadline = time.monotonic() + timeout
+    runtime_env = make_actor_runtime_env(fqn, registry=registry, timeout=timeout)
     more = dict(options.pop("runtime_env", {}))
     runtime_env["env_vars"] |= more.pop("env_vars", {})
     # Typed Any: the type of a handle tells less than the class does.
     actor_class: Any = ray.remote(HostedEnvironment)
     handle = actor_class.options(**options, runtime_env={**more, **runtime_env}).remote(fqn, dict(env_config or {}))
     try:
-        ray.get(handle.where.remote(), timeout=timeout)
-    except (RayError, GetTimeoutError) as error:
-        ray.kill(handle)
+        ray.get(handle.where.remote(), timeout=_left(deadline))
+    except BaseException as error:
+        # An interruption too: nobody has this handle.
+        _kill(handle, env_name)
+        if not isinstance(error, RayError | GetTimeoutError):
+            raise
         late = isinstance(error, GetTimeoutError)
         raise RuntimeError(
             f"environment {env_name!r} ({fqn}) was not created: {f'no end within {timeout:.0f} s' if late else error}"
@@ -169,7 +179,8 @@ def _distinct(env_maps: Sequence[Mapping[str, Any] | None]) -> tuple[list[tuple[
         for name, environment in (env_map or {}).items():
             if environment is None:
                 continue
-            if isinstance(environment, handle_type):
+            # A handle of Ray's client is of another type; what both have is a method to be called remotely.
+            if isinstance(environment, handle_type) or hasattr(getattr(environment, "shutdown", None), "remote"):
                 # Handles of one actor are equal, however often it was passed around.
                 names = actors.setdefault(environment, [])
             else:
@@ -187,17 +198,15 @@ def _left(deadline: float | None) -> float | None:
 
 def _shutdown_actors(actors: Sequence[tuple[Any, str]], deadline: float | None) -> None:
     import ray
-    from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+    from ray.exceptions import RayActorError, RayTaskError
 
     pending: dict[Any, tuple[Any, str]] = {}
     for actor, names in actors:
+        # Whatever is wrong with one (no such method, another cluster's handle) must not keep the others running.
         try:
             pending[actor.shutdown.remote()] = (actor, names)
-        except AttributeError:
-            logger.info("environment %s has no shutdown(): it is killed", names)
-            _kill(actor, names)
-        except RayError as error:
-            logger.warning("environment %s cannot be asked to shut down: %s", names, error)
+        except Exception as error:
+            logger.warning("environment %s cannot be asked to shut down, it is killed: %s", names, error)
             _kill(actor, names)
     while pending:
         done, _ = ray.wait(list(pending), timeout=_left(deadline))
@@ -209,9 +218,9 @@ def _shutdown_actors(actors: Sequence[tuple[Any, str]], deadline: float | None) 
             logger.info("environment %s has shut down", names)
         except RayTaskError as error:
             logger.warning("environment %s failed to shut down: %s", names, error.cause or error)
-        except (ActorDiedError, RayActorError):
+        except RayActorError:
             logger.warning("environment %s was dead already", names)
-        except RayError as error:
+        except Exception as error:
             logger.warning("environment %s failed to shut down: %s", names, error)
         _kill(actor, names)
     for actor, names in pending.values():
@@ -235,14 +244,15 @@ class _LocalShutdown:
     def __init__(self, environment: Any, names: str) -> None:
         self._environment = environment
         self._names = names
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"shutdown of {names}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._environment.shutdown()
-        except Exception as error:
+        except BaseException as error:
+            # Of any kind: the thread ends here, and the log says how.
             self._error = error
 
     def end(self, deadline: float | None) -> None:
