@@ -1,7 +1,7 @@
 """Fetch the files of some slots: /plan/<slot>.json → /slots/<slot>/, which holds its wheels and its own `slot.json`.
 
 - Files come in parallel, largest first, into the cache; each is hashed while it arrives and renamed to
-  its hash only when that is the lock's. What is in the cache under its hash is used as it is.
+  its hash only when that is the lock's. What is in the cache is hashed again before it is used.
 - Sdists are built to wheels in isolation with a fixed SOURCE_DATE_EPOCH; from there on they are wheels.
 - Nothing but the slot directory decides what the slot's layer contains; no address is in it.
 """
@@ -55,7 +55,12 @@ def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) 
     """
     target = cache / artifact.kind / artifact.sha256 / artifact.filename
     if target.is_file():
-        return target
+        # Whoever builds on this builder can write to the cache, and a machine that lost its power may have half a file.
+        with target.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == artifact.sha256:
+                return target
+        print(f"greenroom: {artifact.filename} in the cache is not what the lock says: fetched again", flush=True)
+        target.unlink(missing_ok=True)
     host = urlsplit(url).hostname or url
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -113,6 +118,9 @@ def build_sdist(artifact: Artifact, sdist: Path, target: Target, cache: Path) ->
     """
     key = f"{artifact.sha256}-cp{target.python_minor}-{target.machine}-glibc{target.glibc}"
     done = cache / "built" / key
+    if os.environ.get("REBUILD_SDISTS") == "1":
+        # A second build that is to show whether the first can be repeated; beside what other builds may be using.
+        done = Path(tempfile.mkdtemp(prefix="greenroom-again-")) / key
     if not done.is_dir():
         done.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(dir=done.parent, prefix=f".{key}."))

@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,17 +54,38 @@ def copy_empty_venv(venv: Path) -> None:
     shutil.copytree(Path(__file__).with_name("empty-venv"), venv, symlinks=True)
 
 
-def rounds(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Split entries so that no round holds two versions of one distribution: a venv holds only one."""
+def rounds(entries: list[dict[str, Any]], contents: Mapping[str, frozenset[str]]) -> list[list[dict[str, Any]]]:
+    """Split entries so that what a round installs can be in one venv.
+
+    Args:
+        entries: the slot's wheels.
+        contents: wheel → the paths in it.
+
+    Returns:
+        Rounds that hold neither two versions of one distribution nor two wheels with a path in common: those may belong
+        into different sets, each with its own file.
+    """
     result: list[list[dict[str, Any]]] = []
     for entry in entries:
         for group in result:
-            if all(other["name"] != entry["name"] for other in group):
+            if all(
+                other["name"] != entry["name"] and contents[other["wheel"]].isdisjoint(contents[entry["wheel"]])
+                for other in group
+            ):
                 group.append(entry)
                 break
         else:
             result.append([entry])
     return result
+
+
+def paths_in(wheel: Path) -> frozenset[str]:
+    """Return the paths of the files in a wheel; none for one that cannot be read, which uv then says."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return frozenset(name for name in archive.namelist() if not name.endswith("/"))
+    except zipfile.BadZipFile:
+        return frozenset()
 
 
 def dist_info_of(site_packages: Path) -> dict[str, Path]:
@@ -101,7 +124,8 @@ def install(entries: list[dict[str, Any]], slot: Path, scratch: Path, label: str
     """Install a slot's wheels into scratch venvs, each once, and settle their files."""
     cache = scratch / "cache"
     result: list[Installed] = []
-    for number, group in enumerate(rounds(entries)):
+    contents = {entry["wheel"]: paths_in(slot / entry["wheel"]) for entry in entries}
+    for number, group in enumerate(rounds(entries, contents)):
         venv = scratch / f"venv{number}"
         copy_empty_venv(venv)
         wheels = [str(slot / entry["wheel"]) for entry in group]

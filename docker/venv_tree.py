@@ -35,9 +35,10 @@ def link_file(source: str, target: str, owner: str) -> None:
         target: its path in the set; its directory is made when missing.
         owner: the distribution that installs it, for the message.
 
-    A file of other content that is already there is replaced and named: two distributions own the path,
-    and the one installed last wins, as with any installer. Images hold hundreds of thousands of links, so
-    the usual case is one system call.
+    A file that is already there is replaced: two distributions own the path, and the one installed last wins, as with
+    any installer. One of other content is named; one of the same content is replaced as well, so that what a layer
+    holds depends on its own distributions and not on those of the layers before. Images hold hundreds of thousands of
+    links, so the usual case is one system call.
     """
     try:
         _link(source, target)
@@ -45,9 +46,9 @@ def link_file(source: str, target: str, owner: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _link(source, target)
     except FileExistsError:
-        if not os.path.islink(target) and not os.path.islink(source) and filecmp.cmp(source, target, shallow=False):
-            return
-        print(f"greenroom: {owner} replaces {target}, which another distribution installed", flush=True)
+        links = os.path.islink(target) or os.path.islink(source)
+        if links or not filecmp.cmp(source, target, shallow=False):
+            print(f"greenroom: {owner} replaces {target}, which another distribution installed", flush=True)
         os.unlink(target)
         _link(source, target)
 

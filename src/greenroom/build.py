@@ -55,6 +55,7 @@ class BuildRequest:
         tag: what the built image is tagged.
         urls: where the plan's files come from; decides which credentials the build sees.
         no_cache: run every step again.
+        rebuild_sdists: build every sdist again as well, which the cache of wheels would spare.
         bytecode: compile every source once, for faster imports.
     """
 
@@ -64,6 +65,7 @@ class BuildRequest:
     tag: str
     urls: Mapping[str, str]
     no_cache: bool = False
+    rebuild_sdists: bool = False
     bytecode: bool = True
 
 
@@ -117,6 +119,7 @@ def build_arguments(request: BuildRequest, context: Path, secrets: Secrets) -> l
         "SOURCE": "." if project.is_package else "pyproject.toml",
         "VENV_DIR": project.venv_dir,
         "BYTECODE": "1" if request.bytecode else "0",
+        "REBUILD_SDISTS": "1" if request.rebuild_sdists else "0",
         "PLAN_DIGEST": plan.digest,
         "MANIFEST_DIGEST": "sha256:" + hashlib.sha256(project.manifest.read_bytes()).hexdigest(),
         "UV_VERSION": version("uv"),

@@ -180,17 +180,18 @@ def _entries(stream: IO[bytes], export: _Export, total: int) -> list[LayerEntry]
             # The archive remembers every member that it has shown, a kilobyte each.
             archive.members = []  # type: ignore[attr-defined]
             path = absolute(member.name)
+            own = (member.mtime, member.mode, member.uid, member.gid)
             if member.isreg():
                 sha256 = _digest(archive, member, path, export)
-                entries.append(LayerEntry(path, "file", size=member.size, sha256=sha256))
+                entries.append(LayerEntry(path, "file", size=member.size, sha256=sha256, attributes=own))
                 export.tell(total)
             elif member.islnk():
-                entries.append(LayerEntry(path, "hardlink", target=absolute(member.linkname)))
+                entries.append(LayerEntry(path, "hardlink", target=absolute(member.linkname), attributes=own))
             elif member.issym():
-                entries.append(LayerEntry(path, "symlink", target=member.linkname))
+                entries.append(LayerEntry(path, "symlink", target=member.linkname, attributes=own))
             else:
                 kind: Kind = "directory" if member.isdir() else "other"
-                entries.append(LayerEntry(path, kind))
+                entries.append(LayerEntry(path, kind, attributes=own))
     return entries
 
 

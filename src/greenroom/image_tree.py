@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Literal
@@ -35,6 +35,7 @@ class LayerEntry:
         size: bytes of content; 0 for all but regular files.
         sha256: of the content; "" for all but regular files.
         target: of a symbolic link as it is written; of a hardlink an absolute path.
+        attributes: its time, mode, owner and group; they make no difference between two entries.
     """
 
     path: str
@@ -42,6 +43,7 @@ class LayerEntry:
     size: int = 0
     sha256: str = ""
     target: str = ""
+    attributes: tuple[float, int, int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -286,7 +286,7 @@ def _build_again(engine: Engine, request: BuildRequest) -> None:
     Raises:
         BuildError: a layer's digest differs; the first differing file is named.
     """
-    again = dataclasses.replace(request, tag=f"{request.tag}-again", no_cache=True)
+    again = dataclasses.replace(request, tag=f"{request.tag}-again", no_cache=True, rebuild_sdists=True)
     say("build a second time, without any cache")
     build_image(engine, again)
     try:

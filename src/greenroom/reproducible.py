@@ -37,8 +37,18 @@ def _first_entry(one: Layer, other: Layer) -> str:
             return f"{path} is in one of them only"
         if left != right:
             return f"{path} {_how(left, right)}"
+    for path in sorted(mine):
+        if mine[path].attributes != others[path].attributes:
+            return f"{path} has {_told(mine[path])} in one and {_told(others[path])} in the other"
     same_order = [entry.path for entry in one.entries] == [entry.path for entry in other.entries]
-    return "the same files with other times, modes or owners" if same_order else "the same files in another order"
+    return "the same files in another form of archive" if same_order else "the same files in another order"
+
+
+def _told(entry: LayerEntry) -> str:
+    if entry.attributes is None:
+        return "unknown attributes"
+    time, mode, owner, group = entry.attributes
+    return f"time {time:.0f}, mode {mode:o}, owner {owner}:{group}"
 
 
 def _how(left: LayerEntry, right: LayerEntry) -> str:

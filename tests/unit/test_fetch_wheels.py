@@ -145,6 +145,17 @@ def test_what_is_in_the_cache_is_not_asked_for_again(web: Any, session: requests
     assert len(web.requests) == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"x", b"another file of this name"])
+def test_what_is_damaged_in_the_cache_is_fetched_again(
+    web: Any, session: requests.Session, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.answers[URL] = DATA
+    path = fetch(session, thing(), web.url + URL, tmp_path)
+    path.write_bytes(content)
+    assert fetch(session, thing(), web.url + URL, tmp_path).read_bytes() == DATA
+    assert "in the cache is not what the lock says: fetched again" in capsys.readouterr().out
+
+
 def test_a_file_of_the_same_name_and_another_hash_is_another_file(
     web: Any, session: requests.Session, tmp_path: Path
 ) -> None:
@@ -226,9 +237,14 @@ def sdist_file(make_sdist: Callable[..., tuple[str, bytes]], own_uv: None, tmp_p
 
 
 def test_an_sdist_is_built_once_for_a_target_with_a_fixed_time(
-    sdist_file: Callable[[str], Path], tmp_path: Path, target: Target, capfd: pytest.CaptureFixture[str]
+    sdist_file: Callable[[str], Path],
+    tmp_path: Path,
+    target: Target,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import dataclasses
+    import shutil
     import zipfile
 
     path = sdist_file(BODY)
@@ -236,6 +252,11 @@ def test_an_sdist_is_built_once_for_a_target_with_a_fixed_time(
     cache = tmp_path / "cache"
     wheel = build_sdist(artifact, path, target, cache)
     assert zipfile.ZipFile(wheel).read("thing.py") == b"315532800"
+    monkeypatch.setenv("REBUILD_SDISTS", "1")
+    again = build_sdist(artifact, path, target, cache)
+    assert again != wheel and again.read_bytes() == wheel.read_bytes()
+    shutil.rmtree(again.parents[1])
+    monkeypatch.delenv("REBUILD_SDISTS")
     path.unlink()
     assert build_sdist(artifact, path, target, cache) == wheel
     assert files_in(cache) == [wheel]

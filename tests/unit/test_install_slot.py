@@ -26,13 +26,20 @@ def entry(name: str, version: str = "1.0", *, sets: list[str] | None = None) -> 
 
 def test_no_round_holds_two_versions_of_one_distribution() -> None:
     entries = [entry("x"), entry("y"), entry("x", "2"), entry("z"), entry("x", "3"), entry("y", "2")]
-    groups = rounds(entries)
+    groups = rounds(entries, {item["wheel"]: frozenset({item["wheel"]}) for item in entries})
     assert [[(item["name"], item["version"]) for item in group] for group in groups] == [
         [("x", "1.0"), ("y", "1.0"), ("z", "1.0")],
         [("x", "2"), ("y", "2")],
         [("x", "3")],
     ]
-    assert rounds([]) == []
+    assert rounds([], {}) == []
+
+
+def test_no_round_holds_two_wheels_with_a_path_in_common() -> None:
+    entries = [entry("x"), entry("y"), entry("z")]
+    contents = {entries[0]["wheel"]: {"a", "shared"}, entries[1]["wheel"]: {"b", "shared"}, entries[2]["wheel"]: {"c"}}
+    groups = rounds(entries, {wheel: frozenset(paths) for wheel, paths in contents.items()})
+    assert [[item["name"] for item in group] for group in groups] == [["x", "z"], ["y"]]
 
 
 DIST_INFOS = [
@@ -90,6 +97,14 @@ def test_a_path_of_two_distributions(trees: tuple[Path, Path], case: str, capsys
     assert not (target / "file").is_symlink()
     said = f"greenroom: x 1 replaces {target}/file, which another distribution installed\n"
     assert capsys.readouterr().out == (said if replaced else "")
+
+
+def test_an_equal_file_of_an_earlier_layer_is_this_layers_own_now(trees: tuple[Path, Path]) -> None:
+    source, target = trees
+    target.mkdir()
+    (target / "file").write_text("content")
+    link_file(f"{source}/file", f"{target}/file", "x 1")
+    assert (target / "file").samefile(source / "file")
 
 
 def test_a_replaced_file_stays_as_it_is_in_other_sets(trees: tuple[Path, Path], tmp_path: Path) -> None:
