@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import workload
 from greenroom.distributed.local_venvs import DIRECTORY_VARIABLE, create_local_venv
 from greenroom.distributed.ray_actor_environment_registry import uv_run
+from greenroom.pipeline import uv_program
 from harness import Bench, median, ratio
 from lab import Unavailable, settle_disk
 
@@ -37,6 +39,8 @@ def actors(bench: Bench) -> None:
         raise Unavailable("Ray is not installed where the bench runs") from error
     project = workload.own_project(bench.project("own"))
     by_uv = uv_run(EXTRAS, project)
+    # Ray's workers look for uv where the nodes' Ray was started; ours starts here.
+    os.environ["PATH"] = f"{Path(uv_program()).parent}{os.pathsep}{os.environ['PATH']}"
     before = os.environ.get(DIRECTORY_VARIABLE)
     os.environ[DIRECTORY_VARIABLE] = str(bench.lab.directory / "venvs")
     try:

@@ -242,8 +242,20 @@ def _install(made: Path, command: UvRun, uv: str, timeout: float) -> None:
     steps: list[list[str | Path]] = [
         # Relocatable, since it is renamed when it is finished.
         [uv, "venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, made],
-        # The same Python by name: uv would replace the venv by one of the project's own choice.
-        [uv, "sync", "--quiet", "--locked", "--python", sys.executable, "--directory", command.root, *extras],
+        # The same Python by name: uv would replace the venv by one of the project's own choice. Compiled, since it is made
+        # once and started from many times: importing Ray alone takes 0.4 s instead of 0.9 s.
+        [
+            uv,
+            "sync",
+            "--quiet",
+            "--locked",
+            "--compile-bytecode",
+            "--python",
+            sys.executable,
+            "--directory",
+            command.root,
+            *extras,
+        ],
     ]
     deadline = time.monotonic() + timeout
     for step in steps:
