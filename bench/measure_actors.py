@@ -11,6 +11,7 @@ from typing import Any
 import workload
 from greenroom.distributed.local_venvs import DIRECTORY_VARIABLE, create_local_venv
 from greenroom.distributed.ray_actor_environment_registry import uv_run
+from greenroom.distributed.smoke import LOOPBACK, OBJECT_STORE_BYTES
 from greenroom.pipeline import uv_program
 from harness import Bench, median, ratio
 from lab import Unavailable, settle_disk
@@ -18,9 +19,6 @@ from lab import Unavailable, settle_disk
 COUNTS = (1, 8, 32)
 EXTRAS = ("math",)
 START_TIMEOUT = 300.0
-OBJECT_STORE_BYTES = 100_000_000
-LOOPBACK = "127.0.0.2"
-"""Where the cluster lives; Ray takes 127.0.0.1 for the machine's outer address."""
 
 
 class Probe:

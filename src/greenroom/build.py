@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from greenroom.container import split_reference
 from greenroom.engine import Engine
 from greenroom.errors import BuildError, UsageError
 from greenroom.files import cache_dir
@@ -246,7 +247,7 @@ def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
 
     A failed verification leaves the unverified tag, for a look at the image, and `tag` where it was.
     """
-    name, _, label = tag.rpartition(":") if ":" in tag.rsplit("/", 1)[-1] else (tag, "", "latest")
+    name, label = split_reference(tag)
     aside = f"{name}:{label}-unverified"
     # Two builds of one tag would move each other's unverified image between its verification and its tag.
     name_of_lock = hashlib.sha256(f"{engine.host} {aside}".encode()).hexdigest()[:16]

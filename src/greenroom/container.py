@@ -40,6 +40,13 @@ def check_reference(reference: str) -> str:
     return reference
 
 
+def split_reference(reference: str) -> tuple[str, str]:
+    """Return the name and the tag of a reference without a digest; the tag is "latest" when it has none."""
+    # A colon before the last slash belongs to the registry's port.
+    name, colon, tag = reference.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (reference, "latest")
+
+
 def run_script(engine: Engine, image: str, script: Path, *args: str) -> str:
     """Run a Python script of ours in an image: no network, read-only root, not as root.
 

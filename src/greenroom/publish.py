@@ -22,6 +22,7 @@ from rich.console import Console
 
 from greenroom import debian
 from greenroom.console import say
+from greenroom.container import split_reference
 from greenroom.engine import Engine
 from greenroom.errors import PublishError, UsageError
 from greenroom.files import cache_dir
@@ -95,7 +96,7 @@ def _push_by_engine(engine: Engine, image_id: str, reference: str) -> str:
     if is_dry_run():
         print(f"docker push {reference}")
         return ""
-    name, _, tag = reference.rpartition(":") if ":" in reference.rsplit("/", 1)[-1] else (reference, "", "latest")
+    name, tag = split_reference(reference)
     try:
         with PushProgress() as progress:
             for message in engine.client(timeout=PUSH_TIMEOUT).api.push(name, tag, stream=True, decode=True):

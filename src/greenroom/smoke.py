@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,24 +111,17 @@ def smoke_image(engine: Engine, image: str, plan: Plan, venv_dir: str) -> SmokeR
         problems = tuple(map(str, total["problems"]))
     except (ValueError, KeyError) as error:
         raise _no_end(image, f"exit code {done.returncode}", done.last_lines(3)) from error
-    problems += tuple(left_out_wrongly(environments, plan))
-    if not any(row["actor"] in {actor.fqn for actor in plan.included} for row in environments):
+    included = {actor.fqn for actor in plan.included}
+    own = [row for row in environments if row["actor"] in included]
+    if not own:
         raise UsageError(
             f"{image} cannot be tried: none of its actors is a registered environment",
             cause="the project registers its environments itself",
             next_step="start its actors with greenroom.environments.utils.create_env in a test of its own",
         )
+    # Left out although the image should have its venv.
+    problems += tuple(f"{row['environment']}: {row['left_out']}" for row in own if "left_out" in row)
     return SmokeReport(image=image, environments=tuple(environments), problems=problems)
-
-
-def left_out_wrongly(environments: Iterable[Mapping[str, Any]], plan: Plan) -> list[str]:
-    """Return a problem for each environment that was left out although the image should have its venv."""
-    included = {actor.fqn for actor in plan.included}
-    return [
-        f"{row['environment']}: {row['left_out']}"
-        for row in environments
-        if "left_out" in row and row["actor"] in included
-    ]
 
 
 def refuse_smoke(report: SmokeReport) -> None:

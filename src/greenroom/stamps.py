@@ -40,9 +40,10 @@ class Stamp:
     uv: str
     source: str = ""
 
-    def version_of(self, name: str) -> str:
-        """Return the version of one of its distributions."""
-        return self.closure[name].split(" ")[0]
+    @property
+    def versions(self) -> dict[str, str]:
+        """Its distributions' versions by name."""
+        return {name: built.split(" ")[0] for name, built in self.closure.items()}
 
 
 def set_name(extras: Sequence[str]) -> str:

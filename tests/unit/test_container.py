@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from greenroom.build import creation_time
-from greenroom.container import check_reference
+from greenroom.container import check_reference, split_reference
 from greenroom.errors import UsageError
 
 GOOD = [
@@ -35,3 +35,16 @@ def test_what_is_no_reference_is_bad_usage(reference: str) -> None:
 def test_an_epoch_that_is_no_number_is_bad_usage(epoch: str) -> None:
     with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
         creation_time({"SOURCE_DATE_EPOCH": epoch})
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("name", ("name", "latest")),
+        ("name:1.0", ("name", "1.0")),
+        ("registry.test:5000/team/name", ("registry.test:5000/team/name", "latest")),
+        ("registry.test:5000/team/name:1.0", ("registry.test:5000/team/name", "1.0")),
+    ],
+)
+def test_a_reference_is_split_at_its_tag_and_not_at_a_port(reference: str, parts: tuple[str, str]) -> None:
+    assert split_reference(reference) == parts

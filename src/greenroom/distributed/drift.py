@@ -7,13 +7,13 @@ with distributions that nobody asked for; the first import of greenroom from suc
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from greenroom.actor_environments import ACTOR_ENVIRONMENTS, normalised
 from greenroom.distributed.lock_reader import Locked, UnreadableLockError, locked_closure, read_lock
 from greenroom.stamps import Stamp, prebuilt_actors, read_stamp, set_name
 
@@ -70,14 +70,12 @@ def source_closures(source: Path | None) -> Closures:
     if (source / "uv.lock").is_file():
         lock = read_lock(source / "uv.lock")
         return lambda extras: locked_closure(lock, extras)
-    settings = (
-        tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {}).get("greenroom", {})
-    )
-    listing = source / settings.get("closures", "closures.txt")
+    pyproject = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    listing = source / pyproject.get("tool", {}).get("greenroom", {}).get("closures", "closures.txt")
     if not listing.is_file():
         return lambda extras: None
     reviewed = read_reviewed(listing)
-    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    project = pyproject.get("project", {})
     own = {normalised(project["name"]): Locked(version=str(project.get("version", "")), hashes=frozenset())}
     return lambda extras: {**reviewed[name], **own} if (name := set_name(extras)) in reviewed else None
 
@@ -96,11 +94,6 @@ def read_reviewed(listing: Path) -> dict[str, dict[str, Locked]]:
             name, version, _ = line.split(" ", 2)
             section[name] = Locked(version=version, hashes=frozenset())
     return found
-
-
-def normalised(name: str) -> str:
-    """Return the name of a distribution or extra as packaging tools compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def stamp_differences(stamp: Stamp, extras: Sequence[str], closures: Closures) -> list[str]:
@@ -166,8 +159,6 @@ def check_drift(venv_dir: Path, source: Path) -> None:
     Raises:
         DriftError: they differ; affected venvs and distributions are named.
     """
-    from greenroom.actor_environments import ACTOR_ENVIRONMENTS
-
     try:
         drift = find_drift(venv_dir, ACTOR_ENVIRONMENTS, source_closures(source))
     except UnreadableLockError as error:

@@ -26,7 +26,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NoReturn
 
-from greenroom.distributed.drift import normalised
+from greenroom.actor_environments import normalised
 from greenroom.distributed.lock_reader import UnreadableLockError, locked_closure, read_lock
 from greenroom.files import cache_dir, write_aside
 from greenroom.process import ProcessError, run

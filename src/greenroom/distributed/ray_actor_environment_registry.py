@@ -22,8 +22,8 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
-from greenroom.actor_environments import ACTOR_ENVIRONMENTS
-from greenroom.distributed.drift import Closures, normalised, source_closures, stamp_differences, summary
+from greenroom.actor_environments import ACTOR_ENVIRONMENTS, normalised
+from greenroom.distributed.drift import Closures, source_closures, stamp_differences, summary
 from greenroom.distributed.lock_reader import UnreadableLockError
 from greenroom.stamps import prebuilt_directory, read_stamp
 
@@ -171,8 +171,9 @@ class Registry:
         # Ray refuses to connect a driver and workers of two versions, of Python or of Ray.
         if stamp.python != platform.python_version():
             differences.append(f"built for Python {stamp.python}, the driver is {platform.python_version()}")
-        if "ray" in stamp.closure and stamp.version_of("ray") != (drivers := _version_of("ray")) and drivers:
-            differences.append(f"holds Ray {stamp.version_of('ray')}, the driver {drivers}")
+        built, drivers = stamp.versions.get("ray"), _version_of("ray")
+        if built and drivers and built != drivers:
+            differences.append(f"holds Ray {built}, the driver {drivers}")
         return f"{self.venv_dir / actor} is another one: {summary(differences)}" if differences else None
 
     @cached_property

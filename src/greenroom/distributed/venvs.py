@@ -118,8 +118,7 @@ def expected_versions(py_executable: str) -> dict[str, str] | None:
     """
     try:
         if Path(py_executable).is_absolute():
-            closure = read_stamp(Path(py_executable).parents[1]).closure
-            return {name: built.split(" ")[0] for name, built in closure.items()}
+            return read_stamp(Path(py_executable).parents[1]).versions
         command = parse_uv_run(py_executable)
         locked = locked_closure(read_lock(command.root / "uv.lock"), sorted(set(command.extras)))
         return {name: item.version for name, item in locked.items() if item.version}
