@@ -12,7 +12,7 @@ import workload
 from greenroom.distributed.local_venvs import DIRECTORY_VARIABLE, create_local_venv
 from greenroom.distributed.ray_actor_environment_registry import uv_run
 from greenroom.distributed.smoke import LOOPBACK, OBJECT_STORE_BYTES
-from greenroom.pipeline import uv_program
+from greenroom.ready_lock import uv_program
 from harness import Bench, median, ratio
 from lab import Unavailable, settle_disk
 

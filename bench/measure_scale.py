@@ -23,7 +23,7 @@ from packaging.version import Version
 import workload
 from builds import ONE_LAYER, OURS
 from greenroom.lock import uv_lock
-from greenroom.pipeline import uv_program
+from greenroom.ready_lock import uv_program
 from harness import Bench, ratio, tag_of
 from lab import forget
 from layers import venv_facts

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from greenroom.lock import Artifact, uv_lock
-from greenroom.pipeline import uv_program
 from greenroom.plan import Plan
 from greenroom.process import run
+from greenroom.ready_lock import uv_program
 from lab import Unavailable
 
 REPOSITORY = Path(__file__).parents[1]

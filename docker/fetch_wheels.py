@@ -2,7 +2,7 @@
 
 - Files come in parallel, largest first, into the cache; each is hashed while it arrives and renamed to
   its hash only when that is the lock's. What is in the cache is hashed again before it is used.
-- Sdists are built to wheels in isolation with a fixed SOURCE_DATE_EPOCH; from there on they are wheels.
+- Sdists are built to wheels with a fixed SOURCE_DATE_EPOCH; from there on they are wheels.
 - Nothing but the slot directory decides what the slot's layer contains; no address is in it.
 """
 
@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,19 +24,23 @@ from urllib.parse import urlsplit
 
 import requests
 
+from build_wheels import build_once, limit_age
 from greenroom.errors import BuildError, GreenroomError
+from greenroom.git_sources import parse
 from greenroom.lock import Artifact
-from greenroom.process import ProcessError, run
+from greenroom.source_builds import BuildSettings
 from greenroom.target import Target
-from network import index_environment, requests_session
+from greenroom.wheel_store import describe, key_of
+from network import requests_session
 from venv_tree import EPOCH
 
 CONNECTIONS = 4
 """Files in flight at once; several steps fetch at the same time."""
 ATTEMPTS = 4
+GIT_SOURCES = Path("/git")
+"""Where the host's copies of git repositories are mounted."""
 BACKOFF = 1.0
 """Seconds before the second attempt; doubled before each further one."""
-BUILD_TIMEOUT = 1800.0
 
 
 def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) -> Path:
@@ -53,6 +58,8 @@ def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) 
     Raises:
         BuildError: its bytes differ from the lock, or it cannot be had after several attempts.
     """
+    if artifact.kind == "git":
+        return unpacked_repository(artifact, url)
     target = cache / artifact.kind / artifact.sha256 / artifact.filename
     if target.is_file():
         # Whoever builds on this builder can write to the cache, and a machine that lost its power may have half a file.
@@ -77,6 +84,31 @@ def fetch(session: requests.Session, artifact: Artifact, url: str, cache: Path) 
         cause="the index does not answer, or refuses these credentials",
         next_step="try again; credentials go into ~/.netrc",
     )
+
+
+def unpacked_repository(artifact: Artifact, url: str) -> Path:
+    """Unpack a git source that the host has fetched; return the distribution's directory.
+
+    Raises:
+        BuildError: the host has not given it to the build.
+    """
+    packed = GIT_SOURCES / f"{artifact.filename}.tar"
+    if not packed.is_file():
+        raise BuildError(
+            f"{artifact.name} {artifact.version} comes from a git repository, and the build was not given it",
+            cause="git sources are fetched on the host, where keys and credentials are",
+            next_step="greenroom sources DIR, then --build-context git-sources=DIR",
+        )
+    # Always the same path: compilers write it into files.
+    tree = Path(tempfile.gettempdir(), "greenroom-git", artifact.filename)
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    with tarfile.open(packed) as archive:
+        archive.extractall(tree, filter="data")
+    for path in sorted(tree.rglob("*"), reverse=True):
+        # Some build backends put the files' own times into the wheel.
+        os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+    return tree / parse(url).subdirectory
 
 
 def _download(session: requests.Session, artifact: Artifact, url: str, target: Path) -> Path:
@@ -107,76 +139,54 @@ def _download(session: requests.Session, artifact: Artifact, url: str, target: P
     return target
 
 
-def build_sdist(artifact: Artifact, sdist: Path, target: Target, cache: Path) -> Path:
-    """Build an sdist to a wheel, once for each interpreter and platform.
+def wheel_of(session: requests.Session, item: dict[str, Any], source: Path, part: dict[str, Any], cache: Path) -> Path:
+    """Return the wheel of a fetched source, built once for each interpreter, platform and way of building.
 
-    Returns:
-        The wheel's path in the cache.
+    Args:
+        session: an HTTP session.
+        item: the source's entry in a part of the plan.
+        source: the fetched file.
+        part: that part.
+        cache: the cache directory.
 
     Raises:
         BuildError: the build failed; its last lines are in the message.
     """
-    key = f"{artifact.sha256}-cp{target.python_minor}-{target.machine}-glibc{target.glibc}"
-    done = cache / "built" / key
+    made_from, requires = description(item, part, environment="")
+    done = cache / "built" / key_of(made_from)
     if os.environ.get("REBUILD_SDISTS") == "1":
         # A second build that is to show whether the first can be repeated; beside what other builds may be using.
-        done = Path(tempfile.mkdtemp(prefix="greenroom-again-")) / key
-    if not done.is_dir():
-        done.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=done.parent, prefix=f".{key}."))
-        try:
-            print(f"greenroom: build {artifact.filename}", flush=True)
-            build_wheel(sdist, aside, name=artifact.name)
-            aside.rename(done)
-        except OSError:
-            # Another build that shares the cache may have been faster.
-            if not done.is_dir():
-                raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    (wheel,) = done.glob("*.whl")
-    return wheel
+        done = Path(tempfile.mkdtemp(prefix="greenroom-again-")) / done.name
+    paths = [fetch(session, needed, url, cache) for needed, url in requires]
+    return build_once(done, source, Artifact(**item["artifact"]), settings_of(item), paths)
 
 
-def build_wheel(source: Path, out: Path, *, name: str) -> None:
-    """Build the wheel of an sdist or a source tree in isolation.
+def settings_of(item: dict[str, Any]) -> BuildSettings:
+    """Return how a source is built, from its entry in a part of the plan."""
+    data = item["settings"]
+    return BuildSettings(
+        variables=tuple((name, value) for name, value in data["variables"]),
+        config_settings=tuple((name, value) for name, value in data["config_settings"]),
+        requirements=tuple(data["requirements"]),
+        isolated=data["isolated"],
+    )
 
-    Args:
-        source: the sdist's file or the source tree.
-        out: the directory that receives the wheel and nothing else.
-        name: the distribution, for the message.
 
-    Raises:
-        BuildError: the build failed.
-    """
-    uv = str(Path(sys.executable).with_name("uv"))
-    env = {**index_environment(os.environ), "SOURCE_DATE_EPOCH": str(EPOCH), "UV_PYTHON_DOWNLOADS": "never"}
-    command: list[str | Path] = [
-        uv,
-        "build",
-        "--wheel",
-        "--no-create-gitignore",
-        "--python",
-        sys.executable,
-        "--out-dir",
-        out,
-        source,
-    ]
-    try:
-        run(command, cwd=out, env=env, timeout=BUILD_TIMEOUT)
-    except ProcessError as error:
-        said = error.completed.last_lines()
-        if "certificate" in said:
-            raise BuildError(
-                f"{name} cannot be built from {source.name}: {said}",
-                cause="the certificate of the index is not trusted here",
-                next_step="point SSL_CERT_FILE at a bundle, or pass --secret id=ca,src=BUNDLE to docker",
-            ) from error
-        raise BuildError(
-            f"{name} cannot be built from {source.name}: {said}",
-            cause="its build needs something that the base image lacks",
-            next_step=f"find a release of {name} with a wheel, or a base image with its build tools",
-        ) from error
+def description(
+    item: dict[str, Any], part: dict[str, Any], *, environment: str
+) -> tuple[dict[str, Any], list[tuple[Artifact, str]]]:
+    """Return all that decides what a source's wheel is, and the files of its build environment with their addresses."""
+    requires = [(Artifact(**needed["artifact"]), needed["url"]) for needed in item["requires"]]
+    made_from = describe(
+        Artifact(**item["artifact"]),
+        settings_of(item),
+        requires=[artifact for artifact, _ in requires],
+        exclude_newer=part["exclude_newer"],
+        target=Target(**part["target"]),
+        uv=part["uv"],
+        environment=environment,
+    )
+    return made_from, requires
 
 
 def fetch_slots(parts: dict[str, dict[str, Any]], cache: Path, out: Path) -> None:
@@ -204,8 +214,7 @@ def fetch_slots(parts: dict[str, dict[str, Any]], cache: Path, out: Path) -> Non
         for (slot, artifact, item), path in zip(files, fetched, strict=True):
             done_bytes += artifact.size
             print(f"greenroom: fetched {artifact.filename}, {done_bytes} of {total} bytes", flush=True)
-            target = Target(**parts[slot]["target"])
-            wheel = build_sdist(artifact, path, target, cache) if artifact.kind == "sdist" else path
+            wheel = path if artifact.kind == "wheel" else wheel_of(session, item, path, parts[slot], cache)
             # A cache mount is another file system: what the layer keeps is copied out of it.
             shutil.copyfile(wheel, out / slot / wheel.name)
             entry = {"name": artifact.name, "version": artifact.version, "wheel": wheel.name, "sets": item["sets"]}
@@ -223,6 +232,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         parts = {path.stem: json.loads(path.read_text()) for path in sorted(args.plan.glob("*.json"))}
+        limit_age(next((part["exclude_newer"] for part in parts.values() if "exclude_newer" in part), ""))
         fetch_slots(parts, args.cache, args.out)
     except GreenroomError as error:
         print(f"greenroom: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Finish the venvs, the last step of a build: finish_venvs.py <plan directory> <venv directory>
+"""Finish venvs, the last step of a stage: finish_venvs.py <plan directory> <venv directory> <label>
 
-Gives every set its interpreter, checks that it holds exactly its closure, then writes its stamp; gives
+Gives every set of that stage its interpreter, checks that it holds exactly its closure, then writes its stamp; gives
 every actor its path and its `python-<ClassName>` wrapper. A set without a stamp is not finished.
 """
 
@@ -49,12 +49,11 @@ def write_wrapper(class_name: str, interpreter: Path) -> None:
     settle(str(wrapper))
 
 
-def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
-    """Finish every set and actor of a plan."""
-    actors = [actor for actor in plan["actors"] if actor["included"]]
+def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path, label: str) -> None:
+    """Finish every set and actor of a part of the plan."""
+    actors = plan["actors"]
     template = skeleton(venv_dir)
-    for environment_set in plan["sets"]:
-        name = environment_set["name"]
+    for name in plan["sets"]:
         directory = venv_dir / SETS / name
         # A set may lock to nothing at all: no slot has made its directories then.
         (directory / SITE_PACKAGES).mkdir(parents=True, exist_ok=True)
@@ -72,7 +71,10 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
         path.symlink_to(Path(SETS) / actor["environment_set"])
         settle(str(path))
         write_wrapper(actor["fqn"].rsplit(".", 1)[-1], path / "bin" / "python")
-        print(f"greenroom: venv {number} of {len(actors)}: {actor['fqn']} ({actor['environment_set']})", flush=True)
+        print(
+            f"greenroom: {label}: venv {number} of {len(actors)}: {actor['fqn']} ({actor['environment_set']})",
+            flush=True,
+        )
     if (venv_dir / SETS).is_dir():
         settle(str(venv_dir / SETS))
     settle_parents(venv_dir)
@@ -80,12 +82,16 @@ def finish(plan: dict[str, Any], stamps: Path, venv_dir: Path) -> None:
 
 
 def main() -> None:
-    plan_dir, venv_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    plan_dir, venv_dir, label = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     os.umask(0o022)
+    part = json.loads((plan_dir / "finish.json").read_text())
+    if not part["sets"]:
+        # This image holds none of the stage's venvs: its layer stays empty.
+        return
     venv_dir.mkdir(parents=True, exist_ok=True)
     BIN.mkdir(parents=True, exist_ok=True)
     try:
-        finish(json.loads((plan_dir / "plan.json").read_text()), plan_dir / "stamps", venv_dir)
+        finish(part, plan_dir / "stamps", venv_dir, label)
     except (OSError, subprocess.TimeoutExpired) as error:
         fail(f"finishing the venvs: {error}")
 

@@ -15,6 +15,8 @@ from pathlib import Path
 EPOCH = 315532800
 """1980-01-01, the earliest time that a zip file can hold: the time of everything that the build writes, wheels that it
 builds included, so that equal content is equal bytes."""
+EPOCH_IN_ZIP = (1980, 1, 1, 0, 0, 0)
+"""The same, as zip files write it."""
 
 SETS = ".sets"
 """Below the venv directory: one real directory per environment set. Actors' paths are links to these."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.image.support import REPO, Built, Images, build, greenroom, succeeded, write_project
+from tests.image.support import COMPILED, REPO, Built, Images, build, greenroom, succeeded, write_project
 
 from greenroom.engine import Engine, engine_status, find_engine, stop_engine
 
@@ -34,10 +34,10 @@ def images(engine: Engine) -> Iterator[Images]:
 
 @pytest.fixture(scope="session")
 def default_image(images: Images) -> Built:
-    """This repository's whole image, built and verified by the console script."""
+    """This repository's image without what is compiled, built and verified by the console script."""
     # This repository's lock is generated, and may be missing or of an older pyproject.toml.
     succeeded(greenroom("lock"))
-    return build(images, "default", REPO)
+    return build(images, "default", REPO, "--skip", COMPILED)
 
 
 @pytest.fixture(scope="session")

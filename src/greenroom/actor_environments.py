@@ -29,11 +29,12 @@ ACTOR_ENVIRONMENTS: dict[str, list[str] | None] = {
     "greenroom.environments.sliding_puzzle.SlidingPuzzleEnvironment": None,
     "greenroom.environments.retriever.RetrieverEnvironment": ["retriever"],
     "greenroom.environments.reward_model_environment.RewardModelEnvironment": ["reward"],
+    "greenroom.environments.llamacpp_environment.LlamaCppEnvironment": ["llamacpp"],
 }
 
 # Extra -> the later image stage in which it is built from source, in the order of those stages. Every virtual
 # environment without such an extra is finished in the stage "deps".
-SOURCE_BUILT_STAGES: dict[str, str] = {}
+SOURCE_BUILT_STAGES: dict[str, str] = {"llamacpp": "llamacpp"}
 
 DEPS_STAGE = "deps"
 ALL_STAGES = "all"

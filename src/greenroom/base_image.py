@@ -2,6 +2,7 @@
 
 - `bootstrap:<suite>` is made once by mmdebstrap from the mirror that the host's apt uses, and reused as long as
   its recipe (packages, options, suite) is the same. The same packages give the same bytes.
+- `bootstrap:<suite>+compilers` is the same with compilers for C and C++: for what source-built stages compile.
 - It is loaded under a name of its own and tagged last: a tag never stands for a half-loaded image.
 - Nothing of the host is baked: no name resolution, no certificate, no machine id.
 """
@@ -19,10 +20,12 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from greenroom import debian
 from greenroom.console import say
+from greenroom.container import check_reference
 from greenroom.engine import Engine
 from greenroom.engine_state import layout
 from greenroom.errors import BaseImageError, UsageError
@@ -36,6 +39,8 @@ REPOSITORY = "greenroom-base"
 RECIPE_LABEL = "org.greenroom.bootstrap"
 
 INCLUDE = ("ca-certificates", "python3", "python3-venv")
+COMPILERS = "compilers"
+COMPILER_PACKAGES = ("build-essential", "cmake", "git", "ninja-build", "pkg-config", "python3-dev")
 # Documentation and translations; licences stay. dpkg's patterns: the last match wins (dpkg(1), --path-exclude).
 PATHS = (
     "path-exclude=/usr/share/man/*",
@@ -68,12 +73,21 @@ LOAD_TIMEOUT = 300.0
 PULL_TIMEOUT = 120.0
 
 
+def check_base(reference: str) -> str:
+    """Return the reference of a base image if it is well-formed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    return reference if reference.startswith(PREFIX) else check_reference(reference)
+
+
 def ensure_base_image(engine: Engine, reference: str) -> str:
     """Make sure that the engine has the base image.
 
     Args:
         engine: where it is needed.
-        reference: an image reference, or `bootstrap:<suite>`.
+        reference: an image reference, `bootstrap:<suite>` or `bootstrap:<suite>+compilers`.
 
     Returns:
         The local reference for `--build-arg BASE_IMAGE`.
@@ -84,26 +98,49 @@ def ensure_base_image(engine: Engine, reference: str) -> str:
     """
     if not reference.startswith(PREFIX):
         return _pulled(engine, reference)
-    suite = reference.removeprefix(PREFIX)
-    if suite not in SUITES:
+    suite, plus, kind = reference.removeprefix(PREFIX).partition("+")
+    if suite not in SUITES or (plus and kind != COMPILERS):
         raise UsageError(
-            f"base image {reference}: {suite or 'no suite'} is not a suite that can be bootstrapped",
+            f"base image {reference}: {suite + plus + kind or 'no suite'} is not what can be bootstrapped",
             next_step=f"--base-image {' or '.join(PREFIX + name for name in SUITES)}",
         )
-    tag, key = f"{REPOSITORY}:{suite}", recipe_key(suite)
-    if _label(engine, tag) == key:
-        return tag
+    recipe = Recipe(suite=suite, compilers=bool(kind))
+    if _label(engine, recipe.tag) == recipe.key:
+        return recipe.tag
     with held(layout().directory / "bootstrap.lock", BaseImageError):
         # Another command may have made it while this one waited.
-        if _label(engine, tag) != key:
-            _bootstrap(engine, suite, tag, key)
-    return tag
+        if _label(engine, recipe.tag) != recipe.key:
+            _bootstrap(engine, recipe)
+    return recipe.tag
 
 
-def recipe_key(suite: str) -> str:
-    """Return a key of everything here that decides what a bootstrapped image holds, but for packages' versions."""
-    recipe = json.dumps([suite, INCLUDE, PATHS, CLEAN, EPOCH, PATH, _argv(Path("tar"), suite)])
-    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is bootstrapped.
+
+    Attributes:
+        suite: the suite's code name.
+        compilers: whether compilers are in it.
+    """
+
+    suite: str
+    compilers: bool = False
+
+    @property
+    def tag(self) -> str:
+        """The image's tag."""
+        return f"{REPOSITORY}:{self.suite}" + (f"-{COMPILERS}" if self.compilers else "")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages beyond the essential ones."""
+        return INCLUDE + (COMPILER_PACKAGES if self.compilers else ())
+
+    @property
+    def key(self) -> str:
+        """A key of everything here that decides what the image holds, but for packages' versions."""
+        recipe = json.dumps([self.suite, self.packages, PATHS, CLEAN, EPOCH, PATH, _argv(Path("tar"), self)])
+        return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
 def _pulled(engine: Engine, reference: str) -> str:
@@ -139,7 +176,7 @@ def _label(engine: Engine, tag: str) -> str | None:
     return _inspect(engine, tag, f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}')
 
 
-def _argv(tar: Path, suite: str) -> list[str]:
+def _argv(tar: Path, recipe: Recipe) -> list[str]:
     return [
         "--mode=root",
         "--format=tar",
@@ -147,17 +184,18 @@ def _argv(tar: Path, suite: str) -> list[str]:
         "--variant=apt",
         # Engines bring their own /dev.
         "--skip=output/dev",
-        f"--include={','.join(INCLUDE)}",
+        f"--include={','.join(recipe.packages)}",
         *(f"--dpkgopt={path}" for path in PATHS),
         '--aptopt=Acquire::Retries "3"',
         '--aptopt=APT::Install-Recommends "false"',
         *(f"--customize-hook={line}" for line in CLEAN),
-        suite,
+        recipe.suite,
         str(tar),
     ]
 
 
-def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
+def _bootstrap(engine: Engine, recipe: Recipe) -> None:
+    suite, tag = recipe.suite, recipe.tag
     if reason := debian.usable():
         raise BaseImageError(
             f"base image {PREFIX}{suite} cannot be bootstrapped",
@@ -176,21 +214,21 @@ def _bootstrap(engine: Engine, suite: str, tag: str, key: str) -> None:
     with _scratch(directory) as scratch:
         tar = scratch / "root.tar"
         say(f"bootstrapping the base image {tag} from packages (about a minute, once)")
-        build_tar(tool, tar, suite, sources)
+        build_tar(tool, tar, recipe, sources)
         if not is_dry_run():
             say(f"loading {tag} ({tar.stat().st_size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s)")
-        _load(engine, tar, suite, tag, key)
+        _load(engine, tar, recipe)
     if not is_dry_run():
         say(f"base image {tag} is ready after {time.monotonic() - began:.0f} s")
 
 
-def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> None:
+def build_tar(tool: Path, tar: Path, recipe: Recipe, sources: tuple[str, ...]) -> None:
     """Bootstrap a suite into a tar file; the same packages give the same bytes.
 
     Args:
         tool: the mmdebstrap program.
         tar: the file to write.
-        suite: the suite's code name.
+        recipe: what is bootstrapped.
         sources: its apt sources, one line each.
 
     Raises:
@@ -201,14 +239,14 @@ def build_tar(tool: Path, tar: Path, suite: str, sources: tuple[str, ...]) -> No
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(tar.parent), "PATH": path}
     try:
         # Sources by standard input: an address may hold a password, which an argument would show to everyone.
-        argv = ["perl", str(tool), *_argv(tar, suite), "-"]
+        argv = ["perl", str(tool), *_argv(tar, recipe), "-"]
         listing = "".join(f"{line}\n" for line in sources)
         run(argv, changes=True, env=env, stdin=listing.encode(), timeout=BOOTSTRAP_TIMEOUT)
     except ProcessError as error:
         lines = error.completed.stderr.splitlines()
         told = [line for line in lines if line.startswith("E:")][-2:] or lines[-2:]
         raise BaseImageError(
-            f"base image {PREFIX}{suite} cannot be bootstrapped: {error.reason}: {' / '.join(told)}",
+            f"base image {PREFIX}{recipe.suite} cannot be bootstrapped: {error.reason}: {' / '.join(told)}",
             cause="the mirror that the host's apt uses does not answer, or mounting is not allowed here",
             next_step="apt-get update, or --base-image with an image that is here",
         ) from error
@@ -241,12 +279,13 @@ def image_config(suite: str, key: str, layer_digest: str, architecture: str) -> 
     return json.dumps(config, sort_keys=True).encode()
 
 
-def _load(engine: Engine, root: Path, suite: str, tag: str, key: str) -> None:
+def _load(engine: Engine, root: Path, recipe: Recipe) -> None:
     """Load the root's tar as an image with one layer, under a name of its own, then give it its tag."""
-    aside = f"{tag}-{key}-aside"
+    tag = recipe.tag
+    aside = f"{tag}-{recipe.key}-aside"
     archive = root.with_name("image.tar")
     if not is_dry_run():
-        _write_archive(archive, root, suite, aside, key)
+        _write_archive(archive, root, recipe.suite, aside, recipe.key)
     try:
         engine.cli("load", "--quiet", "--input", archive, changes=True, timeout=LOAD_TIMEOUT)
         engine.cli("tag", aside, tag, changes=True, timeout=60)

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import netrc
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
+from greenroom.console import say
 from greenroom.container import split_reference
 from greenroom.engine import Engine
 from greenroom.errors import BuildError, UsageError
 from greenroom.files import cache_dir
+from greenroom.git_sources import pack_repositories
 from greenroom.locks import held
 from greenroom.plan import Plan, check_wrapper_names
 from greenroom.process import ProcessError, is_dry_run, run
 from greenroom.progress import BuildProgress
 from greenroom.project import Project
+from greenroom.wheel_store import describe, keep, key_of, read_entry
 
 BUILD_TIMEOUT = 4 * 3600.0
 """Seconds for one image; real projects fetch and install tens of gigabytes."""
 
 Secrets = Mapping[str, Path | str]
 """Secret id → the file that it is, or its text."""
+
+EXPORT_TIMEOUT = 1800.0
+"""Seconds for taking compiled wheels out of the builder."""
+COMPILED_WHEELS = "compiled-wheels"
+"""The Dockerfile's stage, and the directory, of compiled wheels that are known."""
+
+GIT_SOURCES = "git-sources"
+"""The Dockerfile's stage, and the directory, of git repositories that the host has fetched."""
 
 _VARIABLE = "GREENROOM_SECRET_{}"
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -58,6 +71,10 @@ class BuildRequest:
         no_cache: run every step again.
         rebuild_sdists: build every sdist again as well, which the cache of wheels would spare.
         bytecode: compile every source once, for faster imports.
+        compile_image: where source-built stages compile, a reference that the engine has; unused without any.
+        compile_environment: that image's `greenroom.container.environment_digest`.
+        exclude_newer: the limit on the age of build requirements, as uv takes it.
+        store: the store of compiled wheels.
     """
 
     project: Project
@@ -68,17 +85,40 @@ class BuildRequest:
     no_cache: bool = False
     rebuild_sdists: bool = False
     bytecode: bool = True
+    compile_image: str = ""
+    compile_environment: str = ""
+    exclude_newer: str = ""
+    store: Path | None = None
 
 
-def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
+def check_visible(plan: Plan) -> None:
+    """Check that a build sees what the plan takes from the project's directory.
+
+    Raises:
+        UsageError: the Dockerfile's ignore file leaves it out.
+    """
+    ignored = (pipeline_directory() / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    for local in plan.locals:
+        if not local.mounted and PurePosixPath(local.source.path).parts[0] in ignored:
+            raise UsageError(
+                f"{local.source.name} lies at {local.source.path}, and every build leaves that path out",
+                cause="directories of this name hold tests or what was built",
+                next_step=f"move {local.source.name} elsewhere in the project",
+            )
+
+
+def build_image(engine: Engine, request: BuildRequest, progress: BuildProgress) -> str:
     """Build an image.
 
     Args:
         engine: where.
         request: what.
+        progress: collects the steps, for a look at them whether the build succeeds or not.
 
     Returns:
-        The steps of the build, with what was cached.
+        The image's id; "" in a dry run. The tag may be another build's by the time that this one returns.
+
+    What source-built stages had to compile is in the store of compiled wheels afterwards.
 
     Raises:
         BuildError: a step failed; it is named with what it said, or two actors want one wrapper.
@@ -88,12 +128,16 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
         aside = Path(directory)
         context = aside / "greenroom"
         copy_pipeline(context)
+        wanted = compiled_wheels(request)
+        known = _stored(None if request.rebuild_sdists else request.store, wanted, aside / COMPILED_WHEELS)
+        pack_repositories(request.urls, aside / GIT_SOURCES)
         secrets = read_secrets(os.environ, request.urls.values())
         arguments = build_arguments(request, context, secrets)
-        with BuildProgress() as progress:
+        prepared = with_secrets(engine, secrets)
+        with progress:
             try:
-                with_secrets(engine, secrets).cli(
-                    *arguments, changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed
+                prepared.cli(
+                    *arguments, "--iidfile", aside / "id", changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed
                 )
             except ProcessError as error:
                 said = progress.failure() or f"docker buildx build: {error.reason}"
@@ -106,18 +150,76 @@ def build_image(engine: Engine, request: BuildRequest) -> BuildProgress:
                     if complete
                     else "correct it and run the same command again: finished steps are cached",
                 ) from error
-    return progress
+        if request.store and not request.rebuild_sdists and wanted.keys() - known:
+            out = aside / "compiled"
+            # All of its steps have just run, so they are cached: this takes out what they made.
+            prepared.cli(*build_arguments(request, context, secrets, export=out), changes=True, timeout=EXPORT_TIMEOUT)
+            _keep_compiled(request.store, wanted, out)
+        return "" if is_dry_run() else (aside / "id").read_text().strip()
 
 
-def build_arguments(request: BuildRequest, context: Path, secrets: Secrets) -> list[str]:
-    """Return the arguments of the docker CLI for a build; changes nothing."""
+def compiled_wheels(request: BuildRequest) -> dict[str, dict[str, Any]]:
+    """Return what source-built stages compile: key → what decides the wheel (see `greenroom.wheel_store`)."""
+    artifacts = {artifact.filename: artifact for artifact in request.plan.artifacts}
+    wanted = [
+        describe(
+            artifacts[build.filename],
+            build.settings,
+            requires=[artifacts[name] for name in build.requires],
+            exclude_newer=request.exclude_newer,
+            target=request.plan.target,
+            uv=version("uv"),
+            environment=request.compile_environment,
+        )
+        for build in request.plan.builds
+        if build.stage
+    ]
+    return {key_of(made_from): made_from for made_from in wanted}
+
+
+def _stored(store: Path | None, wanted: Collection[str], context: Path) -> set[str]:
+    """Copy the wanted entries of a store into a build context; return their keys."""
+    context.mkdir()
+    found = set()
+    for key in wanted:
+        if store and (store / key).is_dir():
+            try:
+                read_entry(store / key)
+            except ValueError as error:
+                say(f"warning: {error}: it is compiled again")
+                continue
+            shutil.copytree(store / key, context / key)
+            found.add(key)
+    return found
+
+
+def _keep_compiled(store: Path, wanted: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    for listing in sorted(out.glob("*/slot.json")):
+        for entry in json.loads(listing.read_text(encoding="utf-8")):
+            if entry["key"] in wanted:
+                kept = keep(store, listing.with_name(entry["wheel"]), wanted[entry["key"]])
+                say(f"{entry['name']} {entry['version']} is in the store of compiled wheels now: {kept.wheel}")
+
+
+def build_arguments(request: BuildRequest, context: Path, secrets: Secrets, *, export: Path | None = None) -> list[str]:
+    """Return the arguments of the docker CLI for a build; changes nothing.
+
+    Args:
+        request: what is built.
+        context: the directory with the pipeline's files; compiled wheels that are known are beside it.
+        secrets: from `read_secrets`.
+        export: where the wheels of source-built stages go; None for a build of the image.
+    """
     plan, project = request.plan, request.project
     values = {
         "BASE_IMAGE": request.base_image,
+        "COMPILE_IMAGE": request.compile_image if plan.last_place else request.base_image,
+        "COMPILE_ENVIRONMENT": request.compile_environment if plan.last_place else "",
+        "FINISHED": f"source-built-{plan.last_place}" if plan.last_place else "deps",
         "MANIFEST": project.manifest_in_context,
         "STAGE": plan.stage,
         "SKIP_EXTRAS": " ".join(plan.skip),
-        "SOURCE": "." if project.is_package else "pyproject.toml",
+        "SOURCE": "." if project.is_package or plan.locals else "pyproject.toml",
         "VENV_DIR": project.venv_dir,
         "BYTECODE": "1" if request.bytecode else "0",
         "REBUILD_SDISTS": "1" if request.rebuild_sdists else "0",
@@ -130,13 +232,21 @@ def build_arguments(request: BuildRequest, context: Path, secrets: Secrets) -> l
         "IMAGE_REVISION": source_revision(project.root),
         "IMAGE_CREATED": creation_time(os.environ),
     }
-    arguments = ["buildx", "build", "--builder", "default", "--progress", "rawjson", "--network", "host", "--load"]
-    arguments += ["--file", str(context / "docker" / "Dockerfile"), "--target", "release", "--tag", request.tag]
+    arguments = ["buildx", "build", "--builder", "default", "--progress", "rawjson", "--network", "host"]
+    arguments += ["--file", str(context / "docker" / "Dockerfile")]
+    if export:
+        arguments += ["--target", "compiled", "--output", f"type=local,dest={export}"]
+    else:
+        arguments += ["--target", "release", "--tag", request.tag, "--load"]
     arguments += ["--build-context", f"greenroom={context}"]
+    if plan.last_place:
+        arguments += ["--build-context", f"{COMPILED_WHEELS}={context.with_name(COMPILED_WHEELS)}"]
+    if any(artifact.kind == "git" for artifact in plan.artifacts):
+        arguments += ["--build-context", f"{GIT_SOURCES}={context.with_name(GIT_SOURCES)}"]
     for name, value in values.items():
         arguments += ["--build-arg", f"{name}={value}"]
     arguments += secret_arguments(secrets)
-    if request.no_cache:
+    if request.no_cache and not export:
         arguments.append("--no-cache")
     return [*arguments, str(project.root)]
 
@@ -243,9 +353,9 @@ def creation_time(environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
-    """Yield the tag that an image has until it is verified; move `tag` to the image only if nothing was raised.
+    """Yield the tag that an image has until it is verified (see `accept`).
 
-    A failed verification leaves the unverified tag, for a look at the image, and `tag` where it was.
+    A failed verification leaves it, for a look at the image, and `tag` where it was.
     """
     name, label = split_reference(tag)
     aside = f"{name}:{label}-unverified"
@@ -253,6 +363,16 @@ def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
     name_of_lock = hashlib.sha256(f"{engine.host} {aside}".encode()).hexdigest()[:16]
     with held(cache_dir() / "locks" / f"tag-{name_of_lock}.lock", BuildError):
         yield aside
-        engine.cli("tag", aside, tag, changes=True)
-        engine.cli("rmi", aside, changes=True)
-    assert is_dry_run() or engine.client().images.get(tag)
+
+
+def accept(engine: Engine, image_id: str, aside: str, tag: str) -> None:
+    """Give a verified image its tag, and take its unverified one away.
+
+    Args:
+        engine: where it is.
+        image_id: the image that was verified, whatever other users' builds have done to the tags meanwhile.
+        aside: its unverified tag.
+        tag: its tag.
+    """
+    engine.cli("tag", image_id or aside, tag, changes=True)
+    engine.cli("rmi", aside, changes=True)

@@ -14,13 +14,14 @@ from greenroom.errors import LockError
 from greenroom.lock import read_closure
 from greenroom.manifest import read_rows
 from greenroom.project import Project
+from greenroom.source_builds import read_rules
 from greenroom.stamps import set_name
-from greenroom.target import Target
+from greenroom.target import BOOTSTRAP_GLIBC, BOOTSTRAP_PYTHON, Target
 
-REVIEW_TARGET = Target(python="3.13.5", implementation="cpython", machine="x86_64", glibc="2.41")
-"""The files are chosen for this target whatever machine checks them: the default base image on x86-64."""
+REVIEW_MACHINE = "x86_64"
+"""The files are chosen for this processor whatever machine checks them; and for the project's Python."""
 
-_HEADER = f"""# What every environment set locks to, for CPython {REVIEW_TARGET.python} on linux {REVIEW_TARGET.machine}.
+_HEADER = """# What every environment set locks to, for CPython {python} on linux {machine}.
 # Written by `greenroom lock --accept`; every build checks the lock against it.
 """
 
@@ -35,22 +36,23 @@ def locked_closures(uv: str, project: Project) -> Listing:
         UsageError, LockError: as `greenroom.lock.read_closure`.
     """
     extras_of = {set_name(row.extras): sorted(set(row.extras)) for row in read_rows(project.manifest)}
-    return {
-        name: {
-            artifact.name: f"{artifact.version} sha256:{artifact.sha256}"
-            for artifact in read_closure(uv, project.root, extras_of[name], REVIEW_TARGET).artifacts
-        }
-        for name in sorted(extras_of)
-    }
+    rules = read_rules(project.root / "pyproject.toml")
+    target = Target(python=project.python, implementation="cpython", machine=REVIEW_MACHINE, glibc=BOOTSTRAP_GLIBC)
+    listing: Listing = {}
+    for name in sorted(extras_of):
+        closure = read_closure(uv, project.root, extras_of[name], target, rules.wants_source)
+        listing[name] = {artifact.name: artifact.identity for artifact in closure.artifacts}
+        listing[name] |= {local.name: local.identity for local in closure.locals}
+    return listing
 
 
-def render(listing: Listing) -> str:
-    """Return a listing as the committed text."""
+def render(listing: Listing, python: str = BOOTSTRAP_PYTHON) -> str:
+    """Return a listing, made for this version of Python, as the committed text."""
     sections = [
         f"\n[{name}]\n" + "".join(f"{dist} {what}\n" for dist, what in sorted(closure.items()))
         for name, closure in sorted(listing.items())
     ]
-    return _HEADER + "".join(sections)
+    return _HEADER.format(python=python, machine=REVIEW_MACHINE) + "".join(sections)
 
 
 def parse(text: str) -> Listing:

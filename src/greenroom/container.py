@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -92,6 +93,13 @@ def image_target(engine: Engine, image: str) -> Target:
         ImageDiffersError, UsageError: as `run_script`, or an interpreter that is not supported.
     """
     return Target.from_probe(json.loads(run_script(engine, image, Path(probe.__file__))))
+
+
+def environment_digest(engine: Engine, image: str) -> str:
+    """Return `sha256:` and the hash of what an image gives a build: its layers and its variables, and not when it was made."""
+    facts = engine.client().images.get(image).attrs
+    text = json.dumps([facts["RootFS"]["Layers"], facts["Config"].get("Env") or []])
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def inspect_image(engine: Engine, image: str, venv_dir: str) -> dict[str, Any]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from packaging.pylock import Package, PackageDirectory, PackageSdist, PackageWheel, Pylock, PylockSelectError
+from packaging.pylock import (
+    Package,
+    PackageArchive,
+    PackageDirectory,
+    PackageSdist,
+    PackageVcs,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+)
 from packaging.tags import Tag
 
 from greenroom.errors import LockError, UsageError
@@ -24,12 +36,12 @@ class Artifact:
     """A file that a locked distribution comes from.
 
     Attributes:
-        filename: of the wheel or sdist, as the index names it.
+        filename: of the wheel or sdist, as the index names it; for a git repository a name of our own.
         name: the distribution's normalised name.
         version: its version.
-        sha256: the file's hash in the lock, hexadecimal.
+        sha256: the file's hash in the lock, hexadecimal; for a git repository the commit.
         size: in bytes; 0 when the lock does not say.
-        kind: "wheel" or "sdist".
+        kind: "wheel", "sdist" or "git".
     """
 
     filename: str
@@ -38,6 +50,35 @@ class Artifact:
     sha256: str
     size: int
     kind: str
+
+    @property
+    def identity(self) -> str:
+        """What it is in a closure: its version and what names its content."""
+        return f"{self.version} {'git' if self.kind == 'git' else 'sha256'}:{self.sha256}"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Local:
+    """A distribution that lies in the project's directory, the project itself aside.
+
+    Attributes:
+        name: the distribution's normalised name.
+        version: its version.
+        path: relative to the project's directory.
+        kind: "directory", "wheel" or "sdist".
+        sha256: the hash of its file, hexadecimal; "" for a directory, whose content may change without the lock.
+    """
+
+    name: str
+    version: str
+    path: str
+    kind: str
+    sha256: str
+
+    @property
+    def identity(self) -> str:
+        """What it is in a closure: its version, and what names its content where the lock does."""
+        return f"{self.version} sha256:{self.sha256}" if self.sha256 else self.version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +89,13 @@ class Closure:
         artifacts: the files, sorted by filename.
         urls: filename → where to fetch it. Not part of any plan: a mirror serves the same bytes.
         project: (name, version) of the project itself when it is a package, else None.
+        locals: what lies in the project's directory, sorted by name.
     """
 
     artifacts: tuple[Artifact, ...]
     urls: dict[str, str]
     project: tuple[str, str] | None
+    locals: tuple[Local, ...] = ()
 
 
 def uv_lock(uv: str, project: Path) -> None:
@@ -98,7 +141,13 @@ def check_lock(uv: str, project: Path) -> None:
         ) from error
 
 
-def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) -> Closure:
+def read_closure(
+    uv: str,
+    project: Path,
+    extras: Sequence[str],
+    target: Target,
+    wants_source: Callable[[str], bool] = lambda name: False,
+) -> Closure:
     """Return what some extras lock to on a target.
 
     Args:
@@ -106,6 +155,7 @@ def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) 
         project: the directory of `pyproject.toml` and `uv.lock`.
         extras: normalised extras.
         target: the image's interpreter and platform.
+        wants_source: says whether a distribution is built from source although a wheel fits.
 
     Returns:
         The closure.
@@ -145,14 +195,20 @@ def read_closure(uv: str, project: Path, extras: Sequence[str], target: Target) 
     artifacts: list[Artifact] = []
     urls: dict[str, str] = {}
     own: tuple[str, str] | None = None
+    local: list[Local] = []
     for package, source in chosen:
         if isinstance(source, PackageDirectory) and source.path in {".", "./"}:
             own = (package.name, _project_version(package, project))
             continue
+        if isinstance(source, PackageWheel) and wants_source(package.name):
+            source = _sdist(package)
+        if not isinstance(source, PackageVcs) and getattr(source, "path", None):
+            local.append(_local(package, source, project))
+            continue
         artifact, url = _artifact(package, source)
         artifacts.append(artifact)
         urls[artifact.filename] = url
-    return Closure(artifacts=tuple(sorted(artifacts)), urls=urls, project=own)
+    return Closure(artifacts=tuple(sorted(artifacts)), urls=urls, project=own, locals=tuple(sorted(local)))
 
 
 @lru_cache(maxsize=4096)
@@ -180,30 +236,137 @@ def _refuse_ambiguity(label: str, names: Sequence[str]) -> None:
         )
 
 
+def _sdist(package: Package) -> PackageSdist:
+    if package.sdist is None:
+        raise UsageError(
+            f"{package.name} {package.version} cannot be built from source: the lock has wheels of it only",
+            cause="it publishes no sdist",
+            next_step=f"take {package.name} out of [tool.greenroom.source-built] and no-binary-package",
+        )
+    return package.sdist
+
+
 def _artifact(package: Package, source: object) -> tuple[Artifact, str]:
-    if not isinstance(source, PackageWheel | PackageSdist) or not source.url:
+    if isinstance(source, PackageVcs):
+        return _repository(package, source)
+    if not isinstance(source, PackageWheel | PackageSdist | PackageArchive) or not source.url:
         kind = type(source).__name__.removeprefix("Package").lower()
         raise UsageError(
-            f"{package.name} is locked to a {kind} source, which cannot be baked into an image yet",
-            cause="only wheels and sdists from an index or a URL are supported",
+            f"{package.name} is locked to a {kind} source, which cannot be baked into an image",
+            cause="only files of an index or an address, git repositories and paths in the project are supported",
             next_step=f"give {package.name} a release on an index",
         )
-    sha256 = source.hashes.get("sha256")
-    if not sha256:
-        raise LockError(
-            f"the lock has no sha256 of {source.filename}",
-            cause="the index does not publish it",
-            next_step=f"use an index that publishes hashes for {package.name}",
+    if getattr(source, "subdirectory", None):
+        raise UsageError(
+            f"{package.name} lies in a directory of an archive, which cannot be baked into an image",
+            cause="its source in [tool.uv.sources] has a subdirectory",
+            next_step=f"take {package.name} from its git repository, or give it a release on an index",
         )
     artifact = Artifact(
-        filename=source.filename,
+        filename=_filename(source),
         name=package.name,
-        version=str(package.version),
-        sha256=sha256,
+        version=_version(package),
+        sha256=_sha256(package, source),
         size=source.size or 0,
-        kind="wheel" if isinstance(source, PackageWheel) else "sdist",
+        kind=_kind(_filename(source)),
     )
     return artifact, source.url
+
+
+def _repository(package: Package, source: PackageVcs) -> tuple[Artifact, str]:
+    if source.type != "git" or not source.url:
+        raise UsageError(
+            f"{package.name} is locked to a {source.type} repository, which cannot be baked into an image",
+            cause="only git repositories with an address are supported",
+            next_step=f"give {package.name} a release on an index",
+        )
+    artifact = Artifact(
+        filename=f"{package.name}-{_version(package)}-{source.commit_id[:12]}.git",
+        name=package.name,
+        version=_version(package),
+        sha256=source.commit_id,
+        size=0,
+        kind="git",
+    )
+    # As pip writes it: the repository, the commit, the directory in it.
+    directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
+    return artifact, f"git+{source.url}@{source.commit_id}{directory}"
+
+
+def _local(package: Package, source: Any, project: Path) -> Local:
+    path = PurePosixPath(posixpath.normpath(source.path))
+    if path.is_absolute() or path.parts[0] == "..":
+        raise UsageError(
+            f"{package.name} lies at {path}, outside of the project's directory, which is all that a build sees",
+            cause="[tool.uv.sources] names a path outside of the project",
+            next_step=f"move {package.name} into the project, or give it a release on an index",
+        )
+    if isinstance(source, PackageDirectory):
+        return Local(
+            name=package.name,
+            version=_directory_version(package, project),
+            path=str(PurePosixPath(path, source.subdirectory or "")),
+            kind="directory",
+            sha256="",
+        )
+    return Local(
+        name=package.name,
+        version=_version(package),
+        path=str(path),
+        kind=_kind(path.name),
+        sha256=_sha256(package, source),
+    )
+
+
+def _filename(source: PackageWheel | PackageSdist | PackageArchive) -> str:
+    if isinstance(source, PackageArchive):
+        return unquote(urlsplit(source.url or "").path.rsplit("/", 1)[-1])
+    return source.filename
+
+
+def _kind(filename: str) -> str:
+    return "wheel" if filename.endswith(".whl") else "sdist"
+
+
+def _sha256(package: Package, source: PackageWheel | PackageSdist | PackageArchive) -> str:
+    if sha256 := source.hashes.get("sha256"):
+        return str(sha256)
+    raise LockError(
+        f"the lock has no sha256 of a file of {package.name} {package.version}",
+        cause="the index does not publish it",
+        next_step=f"use an index that publishes hashes for {package.name}",
+    )
+
+
+def _version(package: Package) -> str:
+    if package.version is None:
+        raise _dynamic(package.name)
+    return str(package.version)
+
+
+def _directory_version(package: Package, project: Path) -> str:
+    """Return the version of a distribution in a directory; the export leaves it out, the lock has it unless it is dynamic."""
+    if package.version is not None:
+        return str(package.version)
+    lock = project / "uv.lock"
+    version = _locked_versions(lock, lock.stat().st_mtime_ns).get(package.name)
+    if version is None:
+        raise _dynamic(package.name)
+    return version
+
+
+@lru_cache(maxsize=8)
+def _locked_versions(lock: Path, changed: int) -> dict[str, str]:
+    packages = tomllib.loads(lock.read_text(encoding="utf-8")).get("package", [])
+    return {package["name"]: package["version"] for package in packages if "version" in package}
+
+
+def _dynamic(name: str) -> UsageError:
+    return UsageError(
+        f"{name} computes its version when it is built (dynamic)",
+        cause="an image's closure must be known before it is built",
+        next_step=f"give [project] of {name} a static version, or set [tool.uv] package = false",
+    )
 
 
 def _project_version(package: Package, project: Path) -> str:
@@ -211,9 +374,5 @@ def _project_version(package: Package, project: Path) -> str:
         return str(package.version)
     metadata = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
     if "version" not in metadata:
-        raise UsageError(
-            f"{package.name} computes its version when it is built (dynamic)",
-            cause="an image's closure must be known before it is built",
-            next_step="give [project] a static version, or set [tool.uv] package = false",
-        )
+        raise _dynamic(package.name)
     return str(metadata["version"])

@@ -1,4 +1,4 @@
-"""What the commands do: plan, build, verify, lock. Console script, nox and invoke call these functions."""
+"""What the commands do: plan, build, verify, push. Console script, nox and invoke call these functions."""
 
 from __future__ import annotations
 
@@ -8,98 +8,32 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-from uv import find_uv_bin
-
 from greenroom import timings
-from greenroom.base_image import PREFIX, ensure_base_image
-from greenroom.build import BuildRequest, build_image, unverified_tag
-from greenroom.closures import check_closures, differences, locked_closures, parse, render
+from greenroom.base_image import check_base, ensure_base_image
+from greenroom.build import BuildRequest, accept, build_image, check_visible, unverified_tag
 from greenroom.console import say
-from greenroom.container import check_reference, image_target, inspect_image
+from greenroom.container import check_reference, environment_digest, image_target, inspect_image
+from greenroom.disk import check_disk
 from greenroom.engine import Engine, find_engine
 from greenroom.errors import BuildError, UsageError
 from greenroom.files import write_aside
 from greenroom.image_layers import read_images
-from greenroom.lock import check_lock, uv_lock
 from greenroom.plan import Plan
 from greenroom.planner import Planned, plan_project
 from greenroom.process import is_dry_run
 from greenroom.progress import BuildProgress
-from greenroom.project import Project, load_project
 from greenroom.publish import Pushed, check_destination, push_image
+from greenroom.ready_lock import make_missing_lock, ready_lock, uv_program
 from greenroom.reproducible import first_difference
 from greenroom.selection import Selection
 from greenroom.slots import check_layer_count, oversized
 from greenroom.smoke import SmokeReport, refuse_smoke, smoke_image
 from greenroom.target import Target, bootstrap_target
 from greenroom.verify import Report, compare, refuse
-
-
-@lru_cache(maxsize=1)
-def uv_program() -> str:
-    """Return the path of the uv that this distribution depends on."""
-    return find_uv_bin()
-
-
-def ready_lock(project: Project) -> None:
-    """See that the lock can be used as it stands.
-
-    A project with reviewed closures generates its lock when there is none; any other must have one.
-
-    Raises:
-        LockError: it is missing, stale, or not the reviewed one.
-    """
-    _make_missing_lock(project)
-    if is_dry_run() and not (project.root / "uv.lock").is_file():
-        return
-    check_lock(uv_program(), project.root)
-    check_closures(uv_program(), project)
-
-
-def _make_missing_lock(project: Project) -> None:
-    if project.closures is not None and not (project.root / "uv.lock").is_file():
-        say("no uv.lock yet: resolving")
-        uv_lock(uv_program(), project.root)
-
-
-def lock(project: str | Path = ".", *, manifest: str | None = None, accept: bool = False) -> list[str]:
-    """Make or update `uv.lock`, and compare it with the reviewed closures.
-
-    Args:
-        project: its directory.
-        manifest: path of its manifest; overrides the setting.
-        accept: make what is locked now the reviewed closures.
-
-    Returns:
-        What differs from the reviewed closures, a line each; always empty unless accepted.
-
-    Raises:
-        LockError: it does not resolve, or is not the reviewed one (and not accepted).
-        UsageError: there is no listing to accept into.
-    """
-    loaded = load_project(Path(project), manifest=manifest)
-    uv = uv_program()
-    uv_lock(uv, loaded.root)
-    if accept and loaded.closures is None:
-        raise UsageError(
-            "there is no listing of reviewed closures to accept into",
-            next_step='set closures = "closures.txt" under [tool.greenroom] in pyproject.toml',
-        )
-    if is_dry_run():
-        return []
-    if loaded.closures is None or not accept:
-        check_closures(uv, loaded)
-        say("uv.lock is up to date" + (f" and is what {loaded.closures.name} lists" if loaded.closures else ""))
-        return []
-    listing = locked_closures(uv, loaded)
-    before = parse(loaded.closures.read_text(encoding="utf-8")) if loaded.closures.is_file() else {}
-    write_aside(loaded.closures, render(listing))
-    say(f"wrote {loaded.closures.name}: {len(listing)} sets")
-    return differences(before, listing)
+from greenroom.wheel_store import default_store
 
 
 def plan(selection: Selection, *, target: Target | None = None) -> Planned:
@@ -107,7 +41,7 @@ def plan(selection: Selection, *, target: Target | None = None) -> Planned:
 
     Args:
         selection: what to plan.
-        target: the image's interpreter and platform; the default base image's when None.
+        target: the image's interpreter and platform; when None, the default base image's with the project's Python.
 
     Returns:
         The plan.
@@ -117,17 +51,17 @@ def plan(selection: Selection, *, target: Target | None = None) -> Planned:
     """
     # Before there are two threads: the lock that both read, and uv's search for itself, which two must not begin at once.
     uv_program()
-    _make_missing_lock(selection.project)
+    make_missing_lock(selection.project)
     with ThreadPoolExecutor(1) as pool:
         # The lock is checked while it is read; what the check says comes first.
-        planned = pool.submit(_plan, selection, target or bootstrap_target())
+        planned = pool.submit(_plan, selection, target or bootstrap_target(selection.project.python))
         ready_lock(selection.project)
         _warn(planned.result())
         return planned.result()
 
 
 def _plan(selection: Selection, target: Target) -> Planned:
-    return plan_project(
+    planned = plan_project(
         uv=uv_program(),
         project=selection.project.root,
         manifest=selection.project.manifest,
@@ -135,6 +69,8 @@ def _plan(selection: Selection, target: Target) -> Planned:
         skip=selection.skip,
         target=target,
     )
+    check_visible(planned.plan)
+    return planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,15 +119,11 @@ def image(
     """
     project = selection.project
     tag = check_reference(options.tag or project.tag)
-    base_image = options.base_image or project.base_image
-    if not base_image.startswith(PREFIX):
-        check_reference(base_image)
+    base_image = check_base(options.base_image or project.base_image)
     ready_lock(project)
     engine = find_engine()
     base = ensure_base_image(engine, base_image)
-    if not is_dry_run():
-        check_layer_count(len(engine.client().images.get(base).attrs["RootFS"]["Layers"]))
-    target = bootstrap_target() if is_dry_run() else image_target(engine, base)
+    target = bootstrap_target(project.python) if is_dry_run() else image_target(engine, base)
     planned = _plan(selection, target)
     write_aside(selection.output / "plan.json", planned.plan.to_json())
     describe(planned)
@@ -201,6 +133,13 @@ def image(
             cause=f"stage {selection.stage}, skip {', '.join(selection.skip) or 'nothing'}",
             next_step="greenroom plan lists the actors; skip less",
         )
+    if not is_dry_run():
+        check_layer_count(len(engine.client().images.get(base).attrs["RootFS"]["Layers"]), planned.plan.last_place)
+        present = "" if options.no_cache or options.check_reproducible else tag
+        twice = options.check_reproducible
+        check_disk(engine, planned.plan, present=present, bytecode=options.bytecode, twice=twice)
+    compiles = planned.plan.last_place > 0
+    compile_image = ensure_base_image(engine, check_base(project.compile_image)) if compiles else ""
     with unverified_tag(engine, tag) as aside:
         request = BuildRequest(
             project=project,
@@ -210,24 +149,32 @@ def image(
             urls=planned.urls,
             no_cache=options.no_cache,
             bytecode=options.bytecode,
+            compile_image=compile_image,
+            compile_environment=environment_digest(engine, compile_image) if compiles and not is_dry_run() else "",
+            exclude_newer=planned.rules.exclude_newer,
+            store=default_store(),
         )
-        progress = build_image(engine, request)
+        progress, image_id = BuildProgress(), ""
+        try:
+            image_id = build_image(engine, request, progress)
+        finally:
+            if options.timings and not is_dry_run():
+                _write_timings(engine, progress, image_id, tag, selection.output)
         if is_dry_run():
+            accept(engine, "", aside, tag)
             return ""
-        if options.timings:
-            _write_timings(engine, progress, aside, selection.output)
         if options.check_reproducible:
-            _build_again(engine, request)
-        report = _verify(engine, selection, aside)
-        if report.ok:
-            # A refused image keeps the name under which it can be looked at.
-            report = dataclasses.replace(report, image=tag)
+            _build_again(engine, request, image_id)
+        # A refused image keeps the name under which it can be looked at.
+        report = _verify(engine, selection, image_id)
+        report = dataclasses.replace(report, image=tag if report.ok else aside)
         write_report(report, selection.output / "verify.json")
         on_report(report)
         refuse(report)
         if options.smoke:
-            refuse_smoke(_smoke(engine, selection, aside, planned.plan, on_smoke))
-    built = engine.client().images.get(tag)
+            refuse_smoke(_smoke(engine, selection, image_id, planned.plan, on_smoke, called=aside))
+        accept(engine, image_id, aside, tag)
+    built = engine.client().images.get(image_id)
     size = built.attrs["Size"] / 1e6
     say(
         f"{tag} is built and verified: {built.id}, {size:.0f} MB, {len(planned.plan.included)} venvs; {selection.output}"
@@ -267,20 +214,25 @@ def push(
     return pushed
 
 
-def _write_timings(engine: Engine, progress: BuildProgress, image: str, output: Path) -> None:
-    """Write a build's timings, and a table of them to a CI's summary page where there is one."""
-    history = engine.client().images.get(image).history()
+def _write_timings(engine: Engine, progress: BuildProgress, image_id: str, tag: str, output: Path) -> None:
+    """Write a build's timings, and a table of them to a CI's summary page where there is one.
+
+    A build that failed has no image, and no layers.
+    """
+    history = engine.client().images.get(image_id).history() if image_id else []
     layers = [(str(step["CreatedBy"]), int(step["Size"])) for step in history]
     rows = timings.timings(progress.steps.values(), layers)
     write_aside(output / "timings.json", json.dumps(timings.to_json(rows), indent=1) + "\n")
-    write_aside(output / "timings.html", timings.to_html(rows, f"Build of {image.removesuffix('-unverified')}"))
+    write_aside(
+        output / "timings.html", timings.to_html(rows, f"Build of {tag}" if image_id else f"Failed build of {tag}")
+    )
     say(f"timings are in {output / 'timings.html'}")
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(timings.to_markdown(rows))
 
 
-def _build_again(engine: Engine, request: BuildRequest) -> None:
+def _build_again(engine: Engine, request: BuildRequest, first: str) -> None:
     """Build a second time and compare.
 
     Raises:
@@ -288,9 +240,9 @@ def _build_again(engine: Engine, request: BuildRequest) -> None:
     """
     again = dataclasses.replace(request, tag=f"{request.tag}-again", no_cache=True, rebuild_sdists=True)
     say("build a second time, without any cache")
-    build_image(engine, again)
+    second = build_image(engine, again, BuildProgress())
     try:
-        difference = first_difference(*read_images(engine, [request.tag, again.tag]))
+        difference = first_difference(*read_images(engine, [first, second]))
     finally:
         engine.cli("rmi", again.tag, changes=True)
     if difference:
@@ -356,8 +308,10 @@ def _smoke(
     image: str,
     planned: Plan,
     on_report: Callable[[SmokeReport], None] = lambda report: None,
+    called: str = "",
 ) -> SmokeReport:
     report = smoke_image(engine, image, planned, selection.project.venv_dir)
+    report = dataclasses.replace(report, image=called or image)
     write_aside(selection.output / "smoke.json", json.dumps(report.to_json(), indent=1) + "\n")
     on_report(report)
     return report

@@ -9,19 +9,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from greenroom.errors import BuildError, UsageError
-from greenroom.lock import Artifact, Closure
+from greenroom.lock import Artifact, Closure, Local
 from greenroom.manifest import Row
+from greenroom.source_builds import BuildSettings, SourceBuild, SourceBuildRules, check_stages, plan_builds
 from greenroom.stamps import set_name
 from greenroom.target import Target
 
 SCHEMA = 1
+NO_RULES = SourceBuildRules()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,26 @@ class EnvironmentSet:
     files: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class PlannedLocal:
+    """A distribution that lies in the project's directory.
+
+    Attributes:
+        source: it.
+        mounted: where in the image its sources will be mounted; "" when it is installed.
+        sets: the environment sets that need it, sorted.
+    """
+
+    source: Local
+    mounted: str
+    sets: tuple[str, ...]
+
+    @property
+    def identity(self) -> str:
+        """What it is in a closure."""
+        return f"{self.source.version} mounted:{self.mounted}" if self.mounted else self.source.identity
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What an image holds.
@@ -78,6 +99,9 @@ class Plan:
         actors: every actor with a venv, sorted by name, left-out ones included.
         sets: the environment sets of the included actors, sorted by name.
         artifacts: every file that some set needs, sorted by filename.
+        source_stages: the stages that compile something, in their order.
+        builds: what is built from source, sorted by filename.
+        locals: what lies in the project's directory, sorted; the project itself aside.
     """
 
     schema: int
@@ -88,6 +112,9 @@ class Plan:
     actors: tuple[PlannedActor, ...]
     sets: tuple[EnvironmentSet, ...]
     artifacts: tuple[Artifact, ...]
+    source_stages: tuple[str, ...]
+    builds: tuple[SourceBuild, ...]
+    locals: tuple[PlannedLocal, ...]
 
     @property
     def included(self) -> tuple[PlannedActor, ...]:
@@ -98,6 +125,27 @@ class Plan:
     def digest(self) -> str:
         """`sha256:` and the hash of the plan's content; it depends on nothing else."""
         return digest(dataclasses.asdict(self))
+
+    @property
+    def slot_artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts that slots hold: all but what source-built stages compile."""
+        compiled = {build.filename for build in self.builds if build.stage}
+        return tuple(artifact for artifact in self.artifacts if artifact.filename not in compiled)
+
+    @property
+    def last_place(self) -> int:
+        """Which source-built stage the image ends with, counted from 1 in their order; 0 when nothing is compiled."""
+        return max((self.source_stages.index(build.stage) + 1 for build in self.builds if build.stage), default=0)
+
+    @property
+    def finishing_stages(self) -> dict[str, str]:
+        """Set → the source-built stage that finishes its venv; "" when no compiled distribution is in it."""
+        stages = {build.filename: build.stage for build in self.builds if build.stage}
+        result = {}
+        for environment_set in self.sets:
+            own = {stages[filename] for filename in environment_set.files if filename in stages}
+            result[environment_set.name] = max(own, key=self.source_stages.index, default="")
+        return result
 
     def set_of(self, name: str) -> EnvironmentSet:
         """Return the environment set of a name; KeyError when there is none."""
@@ -110,6 +158,7 @@ class Plan:
         """Return the distributions of a set: name → version, the project itself included."""
         files = set(self.set_of(name).files)
         versions = {artifact.name: artifact.version for artifact in self.artifacts if artifact.filename in files}
+        versions |= {local.source.name: local.source.version for local in self.locals if name in local.sets}
         if self.project:
             versions[self.project[0]] = self.project[1]
         return dict(sorted(versions.items()))
@@ -127,12 +176,13 @@ def digest(value: object) -> str:
 
 def make_plan(
     *,
-    rows: Iterable[Row],
+    rows: Collection[Row],
     selected: Iterable[Row],
     closures: Mapping[str, Closure],
     target: Target,
     stage: str,
     skip: Sequence[str],
+    rules: SourceBuildRules = NO_RULES,
 ) -> Plan:
     """Make a plan.
 
@@ -143,12 +193,14 @@ def make_plan(
         target: the image's interpreter and platform.
         stage: the stage asked for, or "all".
         skip: extras left out, normalised.
+        rules: what is built from source, and how.
 
     Returns:
         The plan.
 
     Raises:
-        UsageError: two sets disagree about the project's version, or about the file behind a filename.
+        UsageError: two sets disagree about the project's version, or about the file behind a filename; or a source-built
+            stage does not fit the manifest or the lock.
     """
     kept = {row.fqn for row in selected}
     actors = tuple(
@@ -165,12 +217,15 @@ def make_plan(
     sets: dict[str, EnvironmentSet] = {}
     artifacts: dict[str, Artifact] = {}
     projects: set[tuple[str, str] | None] = set()
+    locals_: dict[Local, list[str]] = {}
     for actor in actors:
         name = actor.environment_set
         if not actor.included or name in sets:
             continue
         closure = closures[name]
         projects.add(closure.project)
+        for local in closure.locals:
+            locals_.setdefault(local, []).append(name)
         for artifact in closure.artifacts:
             if artifacts.setdefault(artifact.filename, artifact) != artifact:
                 raise UsageError(
@@ -185,6 +240,8 @@ def make_plan(
         )
     if len(projects) > 1:
         raise UsageError(f"the lock gives the project several versions: {sorted(map(str, projects))}")
+    check_stages(rules, {row.stage for row in rows})
+    _check_locals(rules, locals_)
     return Plan(
         schema=SCHEMA,
         stage=stage,
@@ -194,7 +251,32 @@ def make_plan(
         actors=actors,
         sets=tuple(sets[name] for name in sorted(sets)),
         artifacts=tuple(artifacts[filename] for filename in sorted(artifacts)),
+        source_stages=tuple(rules.stages),
+        builds=plan_builds(
+            rules,
+            {name: [artifacts[filename] for filename in item.files] for name, item in sorted(sets.items())},
+            {actor.environment_set: actor.stage for actor in actors if actor.included},
+        ),
+        locals=tuple(
+            PlannedLocal(source=local, mounted=rules.mounted.get(local.name, ""), sets=tuple(sorted(names)))
+            for local, names in sorted(locals_.items())
+        ),
     )
+
+
+def _check_locals(rules: SourceBuildRules, sources: Iterable[Local]) -> None:
+    """Refuse what lies in the project's directory and cannot be built there.
+
+    Raises:
+        UsageError: its build wants to see its venv.
+    """
+    for source in sources:
+        if source.kind != "wheel" and not rules.isolates(source.name):
+            raise UsageError(
+                f"{source.name} at {source.path} cannot be built without isolation",
+                cause="[tool.uv] no-build-isolation names it, and what lies in the project is built before its venvs are",
+                next_step=f"name what its build needs in [tool.uv.extra-build-dependencies] {source.name}",
+            )
 
 
 def _reason(row: Row, *, included: bool, stage: str, skip: Sequence[str]) -> str:
@@ -205,34 +287,6 @@ def _reason(row: Row, *, included: bool, stage: str, skip: Sequence[str]) -> str
     if stage not in {"all", row.stage}:
         return f"stage {row.stage}, not {stage}"
     return "the manifest leaves it out"
-
-
-def plan_from_json(text: str) -> Plan:
-    """Read a plan back from `Plan.to_json`.
-
-    Raises:
-        ValueError: it is of another schema, or its digest is not that of its content.
-    """
-    data: dict[str, Any] = json.loads(text)
-    recorded = data.pop("digest")
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"a plan of schema {data['schema']}; this greenroom reads schema {SCHEMA}")
-    plan = Plan(
-        schema=data["schema"],
-        stage=data["stage"],
-        skip=tuple(data["skip"]),
-        target=Target(**data["target"]),
-        project=tuple(data["project"]) if data["project"] else None,
-        actors=tuple(PlannedActor(**{**actor, "extras": tuple(actor["extras"])}) for actor in data["actors"]),
-        sets=tuple(
-            EnvironmentSet(name=item["name"], extras=tuple(item["extras"]), files=tuple(item["files"]))
-            for item in data["sets"]
-        ),
-        artifacts=tuple(Artifact(**artifact) for artifact in data["artifacts"]),
-    )
-    if plan.digest != recorded:
-        raise ValueError("the plan's digest is not that of its content: the file was edited")
-    return plan
 
 
 def check_wrapper_names(plan: Plan) -> None:
@@ -261,18 +315,23 @@ def expected_stamp(plan: Plan, name: str, *, uv_version: str) -> dict[str, objec
         uv_version: of the uv that installed it.
 
     Returns:
-        A JSON value. Its `closure` gives each distribution's version and its file's hash.
+        A JSON value. Its `closure` gives each distribution's version and its file's hash. `builds`, which is there when
+        a distribution is built in a way of its own, gives the digest of how.
     """
     environment_set = plan.set_of(name)
     files = set(environment_set.files)
-    closure = {
-        artifact.name: f"{artifact.version} sha256:{artifact.sha256}"
-        for artifact in plan.artifacts
-        if artifact.filename in files
-    }
+    closure = {artifact.name: artifact.identity for artifact in plan.artifacts if artifact.filename in files}
+    closure |= {local.source.name: local.identity for local in plan.locals if environment_set.name in local.sets}
     if plan.project:
         closure[canonicalize_name(plan.project[0])] = plan.project[1]
+    names = {artifact.filename: artifact.name for artifact in plan.artifacts}
+    builds = {
+        names[build.filename]: digest(dataclasses.asdict(build.settings))
+        for build in plan.builds
+        if build.filename in files and build.settings != BuildSettings()
+    }
     return {
+        **({"builds": builds} if builds else {}),
         "schema": SCHEMA,
         "set": environment_set.name,
         "extras": list(environment_set.extras),

@@ -11,6 +11,7 @@ from greenroom.errors import UsageError
 from greenroom.lock import Closure, read_closure
 from greenroom.manifest import Row, known_extras, normalise_skips, read_rows
 from greenroom.plan import Plan, make_plan
+from greenroom.source_builds import SourceBuildRules, read_rules
 from greenroom.stamps import set_name
 from greenroom.target import Target
 
@@ -22,10 +23,12 @@ class Planned:
     Attributes:
         plan: the plan.
         urls: filename → address, from the lock; never part of the plan or the image.
+        rules: what the project says about building from source.
     """
 
     plan: Plan
     urls: dict[str, str]
+    rules: SourceBuildRules
 
 
 def select_rows(manifest: Path, *, stage: str, skip: Sequence[str]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
@@ -84,9 +87,13 @@ def plan_project(*, uv: str, project: Path, manifest: Path, stage: str, skip: Se
         LockError: the lock has nothing for a set on this target.
     """
     rows, selected = select_rows(manifest, stage=stage, skip=skip)
+    rules = read_rules(project / "pyproject.toml")
     extras_of = {set_name(row.extras): sorted(set(row.extras)) for row in selected}
     with ThreadPoolExecutor() as pool:
-        read = pool.map(lambda name: (name, read_closure(uv, project, extras_of[name], target)), sorted(extras_of))
+        read = pool.map(
+            lambda name: (name, read_closure(uv, project, extras_of[name], target, rules.wants_source)),
+            sorted(extras_of),
+        )
         closures: dict[str, Closure] = dict(read)
     plan = make_plan(
         rows=rows,
@@ -95,5 +102,7 @@ def plan_project(*, uv: str, project: Path, manifest: Path, stage: str, skip: Se
         target=target,
         stage=stage,
         skip=normalise_skips(skip, known_extras(rows)),
+        rules=rules,
     )
-    return Planned(plan=plan, urls={name: url for closure in closures.values() for name, url in closure.urls.items()})
+    urls = {name: url for closure in closures.values() for name, url in closure.urls.items()}
+    return Planned(plan=plan, urls=urls, rules=rules)

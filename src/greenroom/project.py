@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -11,9 +12,23 @@ from packaging.utils import canonicalize_name
 
 from greenroom.errors import UsageError
 from greenroom.stamps import DEFAULT_VENV_DIR
+from greenroom.target import BOOTSTRAP_PYTHON
 
 DEFAULT_BASE_IMAGE = "bootstrap:trixie"
-_KNOWN_SETTINGS = {"manifest", "closures", "base-image", "venv-dir", "matrix", "tag"}
+DEFAULT_COMPILE_IMAGE = "bootstrap:trixie+compilers"
+_KNOWN_SETTINGS = {
+    "manifest",
+    "closures",
+    "base-image",
+    "compile-image",
+    "venv-dir",
+    "matrix",
+    "mounted",
+    "python",
+    "source-built",
+    "tag",
+}
+_TABLES = {"matrix", "mounted", "source-built"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +43,8 @@ class Project:
         manifest: the manifest script.
         closures: the committed listing of reviewed closures, or None.
         base_image: the default base image.
+        python: the version of the base image's CPython, as planning takes it where no base image can be asked.
+        compile_image: where source-built stages compile; nothing of it but wheels gets into the image.
         venv_dir: where venvs live in the image.
         tag: the default image tag.
         matrix: variant name → extras it skips, in declared order.
@@ -40,6 +57,8 @@ class Project:
     manifest: Path
     closures: Path | None
     base_image: str = DEFAULT_BASE_IMAGE
+    python: str = BOOTSTRAP_PYTHON
+    compile_image: str = DEFAULT_COMPILE_IMAGE
     venv_dir: str = DEFAULT_VENV_DIR
     tag: str = ""
     matrix: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -78,7 +97,7 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
             f"unknown setting in [tool.greenroom]: {', '.join(unknown)}",
             next_step=f"use one of: {', '.join(sorted(_KNOWN_SETTINGS))}",
         )
-    for key in _KNOWN_SETTINGS - {"matrix"}:
+    for key in _KNOWN_SETTINGS - _TABLES:
         if not isinstance(settings.get(key, ""), str):
             raise UsageError(f"[tool.greenroom] {key} must be a string")
     name = canonicalize_name(str(metadata.get("name", root.name)))
@@ -86,6 +105,11 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
     parts = PurePosixPath(venv_dir).parts
     if not PurePosixPath(venv_dir).is_absolute() or len(parts) < 3 or ".." in parts:
         raise UsageError(f"[tool.greenroom] venv-dir {venv_dir!r} is not an absolute path of two parts or more")
+    python = settings.get("python", BOOTSTRAP_PYTHON)
+    if not re.fullmatch(r"3\.\d+\.\d+", python):
+        raise UsageError(
+            f"[tool.greenroom] python {python!r} is no version of three numbers", next_step='as in "3.12.12"'
+        )
     closures = settings.get("closures")
     return Project(
         root=root,
@@ -95,6 +119,8 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
         manifest=_find_manifest(root, manifest or settings.get("manifest")),
         closures=root / closures if closures else None,
         base_image=settings.get("base-image", DEFAULT_BASE_IMAGE),
+        python=python,
+        compile_image=settings.get("compile-image", DEFAULT_COMPILE_IMAGE),
         venv_dir=venv_dir,
         tag=settings.get("tag", f"{name}:latest"),
         matrix=_matrix(settings.get("matrix", {})),

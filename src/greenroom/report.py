@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from greenroom.estimate import estimate
 from greenroom.plan import Plan
 from greenroom.smoke import SmokeReport
 from greenroom.verify import Report
@@ -24,17 +25,18 @@ def _console() -> Console:
 
 
 def plan_json(plan: Plan, driver_actors: Sequence[str]) -> dict[str, object]:
-    """Return a plan for machines: its content, its digest, each set's closure, and the driver's actors."""
+    """Return a plan for machines: its content, its digest, each set's closure, an estimate, and the driver's actors."""
     return {
         **dataclasses.asdict(plan),
         "digest": plan.digest,
         "closures": {environment_set.name: plan.closure(environment_set.name) for environment_set in plan.sets},
         "driver_actors": list(driver_actors),
+        "estimate": estimate(plan).to_json(),
     }
 
 
 def print_plan(plan: Plan, driver_actors: Sequence[str]) -> None:
-    """Print a row for every actor, in or out and why, and the totals."""
+    """Print a row for every actor, in or out and why, the totals, and what an image takes."""
     console = _console()
     table = Table(box=None, pad_edge=False)
     for column in ("actor", "", "why", "stage", "environment set", "distributions"):
@@ -47,11 +49,11 @@ def print_plan(plan: Plan, driver_actors: Sequence[str]) -> None:
     for fqn in driver_actors:
         table.add_row(fqn, "out", "runs in the driver's interpreter", "", "", "")
     console.print(table)
-    fetch = sum(artifact.size for artifact in plan.artifacts)
     console.print(
-        f"{len(plan.included)} venvs in {len(plan.sets)} sets; {len(plan.artifacts)} files, {fetch / 1e6:.0f} MB to fetch; "
+        f"{len(plan.included)} venvs in {len(plan.sets)} sets; {len(plan.artifacts)} files; "
         f"CPython {plan.target.python} {plan.target.machine}; {plan.digest}"
     )
+    console.print(estimate(plan).one_line(), markup=False, soft_wrap=True)
 
 
 def print_report(report: Report) -> None:

@@ -29,6 +29,8 @@ FETCH_GROUPS = (range(4), range(4, 8), range(8, 12), range(12, SLOTS))
 
 LAYERS = SLOTS + 2
 """What an image has on top of its base image: the slots, the project, and the finished venvs."""
+STAGE_LAYERS = 2
+"""What each source-built stage adds: its wheels, and its finished venvs."""
 ENGINE_LAYERS = 127
 """The most layers that an image may have: overlay2 mounts no more, and says "max depth exceeded" when it is run."""
 LAYER_LIMIT_BYTES = 10_000_000_000
@@ -69,18 +71,20 @@ def oversized(artifacts: Iterable[Artifact], limit: int = LAYER_LIMIT_BYTES) -> 
     return warnings
 
 
-def check_layer_count(base_layers: int) -> None:
+def check_layer_count(base_layers: int, source_stages: int = 0) -> None:
     """Check that an engine can run what is built on a base image.
 
     Args:
         base_layers: how many layers the base image has.
+        source_stages: how many source-built stages follow.
 
     Raises:
         BuildError: it has too many.
     """
-    if base_layers + LAYERS > ENGINE_LAYERS:
+    layers = LAYERS + STAGE_LAYERS * source_stages
+    if base_layers + layers > ENGINE_LAYERS:
         raise BuildError(
-            f"the base image has {base_layers} layers; with the {LAYERS} of the venvs that is more than {ENGINE_LAYERS}",
+            f"the base image has {base_layers} layers; with the {layers} of the venvs that is more than {ENGINE_LAYERS}",
             cause="engines do not run images of more layers",
             next_step="flatten the base image, or take one with fewer layers",
         )

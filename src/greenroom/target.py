@@ -13,6 +13,8 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from greenroom.errors import UsageError
 
+BOOTSTRAP_PYTHON = "3.13.5"
+BOOTSTRAP_GLIBC = "2.41"
 _LEGACY_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 """glibc 2.x minor → the older name of the same platform (PEP 600)."""
 _LINUX_MACHINES = {"arm64": "aarch64", "AMD64": "x86_64"}
@@ -101,9 +103,13 @@ def _platforms(machine: str, glibc: str) -> list[str]:
     return names
 
 
-def bootstrap_target() -> Target:
-    """Return the target of the default base image: Debian 13's CPython and glibc, on this host's processor."""
+def bootstrap_target(python: str = BOOTSTRAP_PYTHON) -> Target:
+    """Return the target of the default base image: Debian 13's CPython and glibc, on this host's processor.
+
+    Args:
+        python: the version of another CPython, for a base image that has it.
+    """
     machine = platform.machine()
     return Target(
-        python="3.13.5", implementation="cpython", machine=_LINUX_MACHINES.get(machine, machine), glibc="2.41"
+        python=python, implementation="cpython", machine=_LINUX_MACHINES.get(machine, machine), glibc=BOOTSTRAP_GLIBC
     )

@@ -8,84 +8,26 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import logging
-import os
-import sys
-import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from invoke.collection import Collection
 from invoke.context import Context
-from invoke.exceptions import Exit
-from invoke.tasks import Task, task
+from invoke.tasks import Task
 
-from greenroom import engine, pipeline, report, size_report
-from greenroom.errors import EngineError, GreenroomError, UsageError
+from greenroom import engine, pipeline, report, size_report, wheel_store
+from greenroom.command import command
+from greenroom.errors import EngineError, UsageError
+from greenroom.git_sources import pack_repositories
 from greenroom.image_diff import compare_images
 from greenroom.image_layers import read_images
 from greenroom.manifest import actors_of_the_driver, known_extras, normalise_skips, read_rows
-from greenroom.process import ProcessError, dry_run
 from greenroom.project import load_project
+from greenroom.ready_lock import update_lock
 from greenroom.selection import Selection, select
 from greenroom.sizes import measure
 from greenroom.smoke import SmokeReport, refuse_smoke
 from greenroom.verify import Report, refuse
-
-_HELP = {
-    "project": "the directory of pyproject.toml and uv.lock",
-    "manifest": "path of the manifest in the project; else [tool.greenroom] manifest",
-    "stage": "a stage that the manifest knows, or all",
-    "skip": "an extra to leave out; may be repeated. SKIP_<EXTRA>_BUILD=1 means the same",
-    "tag": "the image's tag; else [tool.greenroom] tag, else the project's name",
-    "base-image": "bootstrap:trixie (a Debian base made from packages) or any reference",
-    "no-cache": "run every build step again",
-    "bytecode": "leave out compiled sources: a smaller image whose imports are slower",
-    "timings": "write where time and bytes went to build/timings.json and build/timings.html",
-    "check-reproducible": "build a second time without any cache, and compare every layer's digest",
-    "smoke": "after the verification, create every registered environment in a container and ask each something",
-    "accept": "make what is locked now the reviewed closures",
-    "format": "json (a list) or github (for strategy.matrix)",
-    "variant": "only this variant",
-}
-
-
-def command(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
-    """Make a task whose failures exit with their documented code and which honours `--dry`."""
-    words = options.pop("words", [])
-    options["help"] = {word: _HELP[word] for word in words} | options.pop("help", {})
-
-    def wrap(function: Callable[..., None]) -> Task[Any]:
-        @functools.wraps(function)
-        def body(context: Context, *args: Any, **kwargs: Any) -> None:
-            try:
-                with dry_run() if context.config.run.dry else nullcontext():
-                    function(context, *args, **kwargs)
-            except GreenroomError as error:
-                if logging.getLogger("invoke").isEnabledFor(logging.DEBUG):
-                    traceback.print_exc()
-                raise Exit(f"greenroom: {error.one_line()}", error.exit_code) from error
-            except BrokenPipeError as error:
-                # The reader of our output has gone; what is left to print has nowhere to go.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise Exit(code=1) from error
-            except (ProcessError, OSError) as error:
-                # An engine that stops answering half-way, a disk that is full, a file that is not ours.
-                if logging.getLogger("invoke").isEnabledFor(logging.DEBUG):
-                    traceback.print_exc()
-                kind = EngineError if isinstance(error, ProcessError) else UsageError
-                failure = kind(str(error), next_step="correct it, or run it again with --debug to see where it is")
-                raise Exit(f"greenroom: {failure.one_line()}", failure.exit_code) from error
-            except KeyboardInterrupt as error:
-                raise Exit("greenroom: interrupted; run the same command again to go on", 130) from error
-
-        made: Task[Any] = task(**options)(body)
-        return made
-
-    return wrap
 
 
 def _select(project: str, manifest: str, stage: str, skip: list[str] | None) -> Selection:
@@ -263,7 +205,7 @@ def _show_report(result: Report, json: str | bool) -> None:
 @command(words=["project", "manifest", "accept"])
 def lock(context: Context, project: str = ".", manifest: str = "", accept: bool = False) -> None:
     """Make or update uv.lock and compare it with the reviewed closures."""
-    for line in pipeline.lock(project, manifest=manifest or None, accept=accept):
+    for line in update_lock(project, manifest=manifest or None, accept=accept):
         print(line)
 
 
@@ -299,6 +241,55 @@ def diff(context: Context, before: str, after: str, json: bool = False) -> None:
         report.print_json(size_report.diff_json(found))
     else:
         size_report.print_diff(found)
+
+
+@command(
+    words=["project", "manifest", "stage", "skip"],
+    iterable=["skip"],
+    positional=["directory"],
+    help={"directory": "receives a tar file for each commit"},
+)
+def sources(
+    context: Context,
+    directory: str,
+    project: str = ".",
+    manifest: str = "",
+    stage: str = "all",
+    skip: list[str] | None = None,
+) -> None:
+    """Fetch what the lock takes from git repositories, for a build of the Dockerfile without this command."""
+    planned = pipeline.plan(_select(project, manifest, stage, skip))
+    for path in pack_repositories(planned.urls, Path(directory)):
+        print(path)
+
+
+@command(help={"json": "print as JSON"})
+def wheels_list(context: Context, json: bool = False) -> None:
+    """List the store of compiled wheels: $GREENROOM_WHEEL_STORE, else wheels/ in the cache directory."""
+    try:
+        found = list(wheel_store.entries(wheel_store.default_store()))
+    except ValueError as error:
+        raise UsageError(str(error), cause="it was changed by hand", next_step="remove that directory") from error
+    if json:
+        report.print_json([{"key": entry.key, "wheel": str(entry.wheel), **entry.made_from} for entry in found])
+        return
+    for entry in found:
+        size = entry.wheel.stat().st_size / 1e6
+        print(f"{entry.key}  {entry.made_from['name']} {entry.made_from['version']}  {size:.1f} MB  {entry.wheel.name}")
+
+
+@command(positional=["directory"], help={"directory": "receives a copy of the store"})
+def wheels_export(context: Context, directory: str) -> None:
+    """Copy the store of compiled wheels into a directory."""
+    for entry in wheel_store.copy_entries(wheel_store.default_store(), Path(directory)):
+        print(entry.wheel)
+
+
+@command(positional=["directory"], help={"directory": "what an export made"})
+def wheels_import(context: Context, directory: str) -> None:
+    """Copy what an export made into the store of compiled wheels; every wheel is checked."""
+    for entry in wheel_store.copy_entries(Path(directory), wheel_store.default_store()):
+        print(entry.wheel)
 
 
 @command()
@@ -352,10 +343,12 @@ namespace = Collection(
     _collection("plan", "show", show=plan),
     _collection("lock", "update", update=lock),
     _collection("matrix", "show", show=matrix),
+    _collection("wheels", "list", **{"list": wheels_list, "export": wheels_export, "import": wheels_import}),
     _collection("engine", "status", start=engine_start, stop=engine_stop, status=engine_status, env=engine_env),
 )
 namespace.add_task(verify, name="verify")
 namespace.add_task(smoke, name="smoke")
 namespace.add_task(push, name="push")
+namespace.add_task(sources, name="sources")
 namespace.add_task(size, name="size")
 namespace.add_task(diff, name="diff")

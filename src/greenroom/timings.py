@@ -72,8 +72,8 @@ def _label(step: Step) -> str:
     script = _SCRIPT.search(step.name)
     if script is None:
         return short_name(step.name)
-    if script[2] is None:
-        return "interpreters, stamps, wrappers"
+    if script[1] == "finish_venvs":
+        return f"interpreters, stamps, wrappers of {script[2]}"
     if script[2] == "project":
         return "the project"
     installed = next((match[1] for line in step.lines if (match := _INSTALLED.match(line))), "")

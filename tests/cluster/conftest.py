@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.cluster.support import Nodes, start_nodes, write_locked_project
 
-from greenroom import pipeline
+from greenroom.ready_lock import update_lock
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_lock() -> None:
     """This repository's lock is generated, and may be missing or of an older pyproject.toml."""
     root = Path(__file__).parents[2]
-    pipeline.lock(root)
+    update_lock(root)
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from typing import Any
 import greenroom.distributed  # noqa: F401 (before ray: see there)
 from greenroom.distributed.ray_actor_environment_registry import uv_run
 from greenroom.lock import uv_lock
-from greenroom.pipeline import uv_program
 from greenroom.process import run
+from greenroom.ready_lock import uv_program
 
 NODE: dict[str, Any] = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.2"}
 """What all nodes have: little memory, and nothing but loopback. Ray takes 127.0.0.1 for this machine's outer address."""

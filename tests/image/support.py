@@ -17,6 +17,8 @@ from greenroom.process import Completed, run
 
 REPO = Path(__file__).parents[2]
 VENV_DIR = "/opt/ray_venvs"
+COMPILED = "llamacpp"
+"""The extra of this repository that is compiled: many minutes, so that the tests leave it out, as CIs do by default."""
 NOBODY = "65532:65532"
 COMMAND_TIMEOUT = 800.0
 

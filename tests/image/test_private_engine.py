@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.image.support import copy_project, error_line, greenroom, succeeded
 
 from greenroom import debian, engine_state, private_engine
 from greenroom.base_image import ensure_base_image
@@ -183,6 +184,58 @@ def test_a_killed_engine_is_replaced_and_what_it_left_is_ended(place: engine_sta
     assert daemon(place) != killed
     assert not any("sleep 700" in line for line in command_lines())
     assert again.cli("image", "inspect", "--format", "{{.Id}}", image).stdout.startswith("sha256:")
+
+
+@pytest.fixture(scope="module")
+def base_archive(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default base image as a file, for engines of a test's own."""
+    archive = tmp_path_factory.mktemp("base") / "base.tar"
+    engine.cli("save", "--output", archive, ensure_base_image(engine, DEFAULT_BASE_IMAGE), timeout=120)
+    return archive
+
+
+@pytest.fixture
+def small_disk(place: engine_state.Layout) -> Iterator[Path]:
+    """The engine's data is on a disk of its own, of 1.5 GB."""
+    place.data_root.mkdir()
+    run(["mount", "-t", "tmpfs", "-o", "size=1500m", "tmpfs", place.data_root], changes=True, timeout=30)
+    yield place.data_root
+    stop_engine()
+    run(["umount", place.data_root], changes=True, timeout=30)
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Make a file that leaves this many bytes of a disk."""
+    filler = disk / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free - leave)
+    return filler
+
+
+@private
+def test_a_build_without_room_is_refused_before_it_starts(
+    base_archive: Path, small_disk: Path, tiny: Path, tmp_path: Path
+) -> None:
+    find_engine().cli("load", "--quiet", "--input", base_archive, changes=True, timeout=120)
+    project = copy_project(tiny, tmp_path / "tiny")
+    command = ["image", "--project", str(project), "--tag", "tiny:1"]
+    filler = fill(small_disk, leave=60_000_000)
+
+    refused = greenroom(*command)
+    assert (refused.returncode, refused.stdout) == (4, "")
+    said = error_line(refused)
+    assert re.search(r"the build needs about [\d.]+ [MG]B of disk", said)
+    assert f"{small_disk}, where the engine keeps its data, has 60" in said
+    assert "[plan " not in refused.stderr, "a build step has run"
+
+    filler.unlink()
+    assert re.search(rf"disk: .* {small_disk} has [\d.]+ [MG]B free", succeeded(greenroom(*command)).stderr)
+    fill(small_disk, leave=60_000_000)
+    # The image of this plan is there already: building it again needs nothing.
+    succeeded(greenroom(*command))
+    assert greenroom(*command, "--skip", "right").returncode == 4
+    assert greenroom(*command, "--no-cache").returncode == 4
+    succeeded(greenroom(*command, "--skip", "right", variables={"GREENROOM_SKIP_DISK_CHECK": "1"}))
 
 
 @private

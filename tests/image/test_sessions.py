@@ -27,7 +27,7 @@ def test_a_session_ends_with_the_command_s_code() -> None:
     done = nox("-s", "plan", "--", "--skip", "matth")
     assert (done.returncode, done.stdout) == (2, "")
     assert "unknown extra to skip: matth" in done.stderr
-    assert "gymnasium, math, retriever, reward" in done.stderr
+    assert "gymnasium, llamacpp, math, retriever, reward" in done.stderr
 
 
 def test_a_session_honours_the_skip_variables() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.image.support import (
+    COMPILED,
     REPO,
     VENV_DIR,
     Built,
@@ -28,7 +29,7 @@ MATH = {"math", "math+reward"}
 @pytest.fixture(scope="module")
 def without_math(default_image: Built, images: Images) -> Built:
     """The default image without an extra, chosen by the environment as a CI does."""
-    return build(images, "no-math", default_image.project, variables={"SKIP_MATH_BUILD": "1"})
+    return build(images, "no-math", default_image.project, "--skip", COMPILED, variables={"SKIP_MATH_BUILD": "1"})
 
 
 def distributions_of(plan: dict[str, Any], sets: set[str]) -> set[tuple[str, str]]:
@@ -78,17 +79,21 @@ def test_a_skipped_extra_leaves_nothing_in_any_layer(
 def test_a_skipped_extra_s_actors_are_out_and_say_why(without_math: Built, images: Images) -> None:
     actors = {actor["fqn"].rpartition(".")[2]: actor for actor in without_math.plan["actors"]}
     out = {name: actor["reason"] for name, actor in actors.items() if not actor["included"]}
-    assert out == {"MathEnvironment": "skips math", "MathMultiRewardEnvironment": "skips math"}
-    assert len(without_math.report["venvs"]) == len(actors) - 2
+    assert out == {
+        "LlamaCppEnvironment": f"skips {COMPILED}",
+        "MathEnvironment": "skips math",
+        "MathMultiRewardEnvironment": "skips math",
+    }
+    assert len(without_math.report["venvs"]) == len(actors) - 3
     label = images.engine.cli(
         "image", "inspect", "--format", '{{index .Config.Labels "org.greenroom.skip"}}', without_math.tag
     )
-    assert label.stdout.strip() == "math"
+    assert label.stdout.strip() == f"{COMPILED} math"
 
 
 def test_an_image_is_verified_against_its_own_skip_list(without_math: Built) -> None:
-    assert differences(REPO, without_math.tag, "--skip", "math") == (0, [])
-    code, rows = differences(REPO, without_math.tag)
+    assert differences(REPO, without_math.tag, "--skip", f"math {COMPILED}") == (0, [])
+    code, rows = differences(REPO, without_math.tag, "--skip", COMPILED)
     assert code == 1
     prefix = "greenroom.environments.math_environment"
     assert [row for row in rows if row[0] == "venv-set" and row[1]] == [

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
-import io
-import json
 import os
 import sys
-import tarfile
-import threading
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.packages import Web, sdist, wheel
 from uv import find_uv_bin
 
 REPOSITORY = Path(__file__).parents[2]
@@ -38,131 +32,6 @@ WheelMaker = Callable[..., tuple[str, bytes]]
 PlanMaker = Callable[..., Plan]
 
 TARGET = Target(python="3.13.5", implementation="cpython", machine="x86_64", glibc="2.41")
-
-
-def wheel(
-    name: str,
-    version: str = "1.0",
-    *,
-    tag: str = "py3-none-any",
-    files: Mapping[str, str] | None = None,
-    requires: Sequence[str] = (),
-    scripts: Mapping[str, str] | None = None,
-) -> tuple[str, bytes]:
-    """Return a wheel's filename and bytes; without `files` it holds one module of its own name."""
-    escaped = name.replace("-", "_")
-    info = f"{escaped}-{version}.dist-info"
-    members = dict(files if files is not None else {f"{escaped}.py": f"version = {version!r}\n"})
-    members[f"{info}/METADATA"] = "\n".join(
-        ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
-    )
-    members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
-    if scripts:
-        lines = [f"{script} = {entry}" for script, entry in scripts.items()]
-        members[f"{info}/entry_points.txt"] = "\n".join(["[console_scripts]", *lines, ""])
-    record = [
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
-        for path, text in members.items()
-    ]
-    members[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""])
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, text in members.items():
-            archive.writestr(zipfile.ZipInfo(path), text)
-    return f"{escaped}-{version}-{tag}.whl", buffer.getvalue()
-
-
-BACKEND = """
-import pathlib, sys
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-def build_wheel(directory, config_settings=None, metadata_directory=None):
-    {body}
-"""
-
-
-def sdist(name: str, version: str = "1.0", *, body: str = "raise SystemExit('no compiler here')") -> tuple[str, bytes]:
-    """Return an sdist's filename and bytes; its build backend is its own and runs `body`."""
-    escaped = name.replace("-", "_")
-    members = {
-        "PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n",
-        "pyproject.toml": f'[project]\nname = "{name}"\nversion = "{version}"\n'
-        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-        "backend.py": BACKEND.format(body=body),
-    }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for path, text in members.items():
-            member = tarfile.TarInfo(f"{escaped}-{version}/{path}")
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return f"{escaped}-{version}.tar.gz", buffer.getvalue()
-
-
-class Web:
-    """An HTTP server on the loopback; `answers` maps a path to bytes or to a function that answers itself.
-
-    Attributes:
-        url: its address, without a slash at the end.
-        answers: path → what it sends.
-        requests: the paths asked for, in order.
-    """
-
-    def __init__(self) -> None:
-        self.answers: dict[str, bytes | Callable[[BaseHTTPRequestHandler], None]] = {}
-        self.requests: list[str] = []
-        web = self
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 20
-
-            def do_GET(self) -> None:
-                web.requests.append(self.path)
-                answer = web.answers.get(self.path)
-                if callable(answer):
-                    answer(self)
-                    return
-                self.send_response(200 if answer is not None else 404)
-                if self.path.startswith("/simple/"):
-                    self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
-                self.send_header("Content-Length", str(len(answer or b"")))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(answer or b"")
-
-            do_HEAD = do_GET
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
-
-    def publish(self, files: Mapping[str, bytes]) -> None:
-        """Serve files as a simple index (PEP 691)."""
-        projects: dict[str, list[dict[str, object]]] = {}
-        for filename, data in files.items():
-            self.answers[f"/files/{filename}"] = data
-            entry = {
-                "filename": filename,
-                "url": f"{self.url}/files/{filename}",
-                "hashes": {"sha256": hashlib.sha256(data).hexdigest()},
-                "size": len(data),
-                "upload-time": "2020-01-01T00:00:00Z",
-            }
-            projects.setdefault(filename.split("-")[0].replace("_", "-"), []).append(entry)
-        for name, entries in projects.items():
-            answer = {"meta": {"api-version": "1.1"}, "name": name, "files": entries}
-            self.answers[f"/simple/{name}/"] = json.dumps(answer).encode()
 
 
 @pytest.fixture

@@ -206,7 +206,8 @@ def test_a_plan_for_people(project: Path) -> None:
         ["job.C", "in"],
         ["job.Driver", "out"],
     ]
-    assert lines[-1].startswith("2 venvs in 2 sets; 3 files, ")
+    assert lines[-2].startswith("2 venvs in 2 sets; 3 files; CPython ")
+    assert lines[-1].startswith("estimate: ")
     assert "\x1b" not in done.stdout
 
 

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 DOCKER = REPOSITORY / "docker"
 TEXT = (DOCKER / "Dockerfile").read_text()
 
-FETCHING = re.compile(r"tools|project|wheels(-\d+)?")
+FETCHING = re.compile(r"tools|project|wheels(-\d+)?|compile-tools|compiled-\d+")
 """The stages that may use the network; the image has none of them in its chain."""
 
 
@@ -52,6 +52,8 @@ def test_fetching_stages_see_every_secret() -> None:
 def chain(stage: str) -> list[str]:
     """Return a stage and those it is built on."""
     parents = {name: parent for parent, name in re.findall(r"^FROM (\S+) AS (\S+)$", TEXT, re.M)}
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", TEXT, re.M))
+    parents = {name: arguments["FINISHED"] if parent == "${FINISHED}" else parent for name, parent in parents.items()}
     result = [stage]
     while result[-1] in parents:
         result.append(parents[result[-1]])
@@ -77,7 +79,7 @@ def test_nothing_is_added_from_an_address() -> None:
 def test_images_are_named_by_the_base_argument_only() -> None:
     stages = {stage for stage, _ in instructions()}
     sources = [re.split(r"\s+", line)[1] for _, line in instructions() if line.startswith("FROM ")]
-    assert set(sources) - stages == {"${BASE_IMAGE}", "scratch"}
+    assert set(sources) - stages == {"${BASE_IMAGE}", "${COMPILE_IMAGE}", "${FINISHED}", "scratch"}
     assert not re.search(r":latest|/library/", TEXT)
 
 
@@ -91,7 +93,7 @@ def test_every_script_is_used_and_every_used_script_is_there() -> None:
     used = set(re.findall(r"[\w/]*/(\w+\.(?:py|sh))\b", TEXT))
     assert {name for name in used if not (DOCKER / name).is_file()} - {"actor_environments.py"} == set()
     scripts = {path.name for path in DOCKER.iterdir() if path.suffix in {".py", ".sh"}}
-    imported = {"network.py", "venv_tree.py"}
+    imported = {"build_wheels.py", "network.py", "venv_tree.py"}
     assert scripts - used <= imported
 
 

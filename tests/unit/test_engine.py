@@ -315,9 +315,9 @@ def test_the_image_is_the_same_whenever_it_is_made(monkeypatch: pytest.MonkeyPat
     config = json.loads(one)
     assert config["created"] == "2025-08-09T00:00:00Z"
     assert config["config"]["Labels"] == {"org.greenroom.bootstrap": "key"}
-    key = base_image.recipe_key("trixie")
+    key = base_image.Recipe(suite="trixie").key
     monkeypatch.setattr(base_image, "INCLUDE", ("python3",))
-    assert base_image.recipe_key("trixie") != key
+    assert base_image.Recipe(suite="trixie").key != key
 
 
 def test_a_lock_that_is_not_released_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

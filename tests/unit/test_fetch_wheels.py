@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -16,9 +17,11 @@ import requests
 
 import fetch_wheels
 import network
-from fetch_wheels import build_sdist, build_wheel, fetch, fetch_slots
+from build_wheels import build_wheel
+from fetch_wheels import fetch, fetch_slots, wheel_of
 from greenroom.errors import BuildError
 from greenroom.lock import Artifact
+from greenroom.source_builds import BuildSettings
 from greenroom.target import Target
 
 DATA = bytes(range(256)) * 5000
@@ -225,6 +228,15 @@ BODY = """
 """
 
 
+def built(artifact: Artifact, path: Path, target: Target, cache: Path) -> Path:
+    """Return the wheel of an sdist that was fetched, as the fetching step makes it."""
+    settings = dataclasses.asdict(BuildSettings())
+    item = {"artifact": dataclasses.asdict(artifact), "settings": settings, "requires": []}
+    part = {"target": dataclasses.asdict(target), "uv": "0", "exclude_newer": ""}
+    with requests.Session() as session:
+        return wheel_of(session, item, path, part, cache)
+
+
 @pytest.fixture
 def sdist_file(make_sdist: Callable[..., tuple[str, bytes]], own_uv: None, tmp_path: Path) -> Callable[[str], Path]:
     def write(body: str) -> Path:
@@ -243,25 +255,24 @@ def test_an_sdist_is_built_once_for_a_target_with_a_fixed_time(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import dataclasses
     import shutil
     import zipfile
 
     path = sdist_file(BODY)
     artifact = thing(path.read_bytes(), kind="sdist")
     cache = tmp_path / "cache"
-    wheel = build_sdist(artifact, path, target, cache)
+    wheel = built(artifact, path, target, cache)
     assert zipfile.ZipFile(wheel).read("thing.py") == b"315532800"
     monkeypatch.setenv("REBUILD_SDISTS", "1")
-    again = build_sdist(artifact, path, target, cache)
+    again = built(artifact, path, target, cache)
     assert again != wheel and again.read_bytes() == wheel.read_bytes()
     shutil.rmtree(again.parents[1])
     monkeypatch.delenv("REBUILD_SDISTS")
     path.unlink()
-    assert build_sdist(artifact, path, target, cache) == wheel
+    assert built(artifact, path, target, cache) == wheel
     assert files_in(cache) == [wheel]
     with pytest.raises(BuildError):
-        build_sdist(artifact, path, dataclasses.replace(target, python="3.12.0"), cache)
+        built(artifact, path, dataclasses.replace(target, python="3.12.0"), cache)
 
 
 def test_an_sdist_that_does_not_build_names_the_package_and_what_it_said(
@@ -270,7 +281,7 @@ def test_an_sdist_that_does_not_build_names_the_package_and_what_it_said(
     path = sdist_file("raise SystemExit('this needs a Fortran compiler')")
     cache = tmp_path / "cache"
     with pytest.raises(BuildError, match=r"thing cannot be built from thing-1\.0\.tar\.gz: ") as caught:
-        build_sdist(thing(path.read_bytes(), kind="sdist"), path, target, cache)
+        built(thing(path.read_bytes(), kind="sdist"), path, target, cache)
     assert "Fortran" in caught.value.what
     assert caught.value.exit_code == 4
     assert files_in(cache) == []
@@ -288,14 +299,13 @@ def test_a_source_tree_is_built_too(tmp_path: Path, own_uv: None) -> None:
     (source / "backend.py").write_text(
         f"def build_wheel(directory, config_settings=None, metadata_directory=None):{BODY}"
     )
-    build_wheel(source, out, name="thing")
+    build_wheel(source, out, thing())
     assert [path.name for path in out.iterdir()] == ["thing-1.0-py3-none-any.whl"]
 
 
 def test_slots_hold_their_wheels_and_say_who_needs_them(
     web: Any, tmp_path: Path, target: Target, make_wheel: Callable[..., tuple[str, bytes]]
 ) -> None:
-    import dataclasses
 
     parts: dict[str, dict[str, Any]] = {}
     for slot, name, sets in [("00", "large", ["a"]), ("12", "small", ["a", "b"]), ("13", "", [])]:

@@ -10,7 +10,7 @@ import pytest
 from greenroom.distributed.lock_reader import UnreadableLockError, locked_closure, read_lock
 from greenroom.lock import read_closure, uv_lock
 from greenroom.manifest import read_rows
-from greenroom.pipeline import uv_program
+from greenroom.ready_lock import uv_program
 from greenroom.target import Target
 
 REPO = Path(__file__).parents[2]

@@ -164,12 +164,13 @@ def test_actors_use_exactly_the_declared_extras(script: Path, pyproject: Path, n
 
 def test_rows_equal_the_table(alone: Path) -> None:
     assert rows(alone) == [
-        [actor, "deps", " ".join(f"--extra {extra}" for extra in extras)]
+        [actor, "llamacpp" if "llamacpp" in extras else "deps", " ".join(f"--extra {extra}" for extra in extras)]
         for actor, extras in sorted(manifest.ACTOR_ENVIRONMENTS.items())
         if extras is not None
     ]
-    assert rows(alone, "all") == rows(alone, "deps") == rows(alone)
-    assert len(rows(alone)) == 5
+    assert rows(alone, "all") == rows(alone)
+    assert [row for row in rows(alone) if row[1] == "deps"] == rows(alone, "deps")
+    assert (len(rows(alone, "deps")), len(rows(alone, "llamacpp"))) == (5, 1)
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: f"{Path(path).parents[1].name}-{Path(path).name}")
@@ -185,16 +186,16 @@ def test_runs_alone_under_every_interpreter(python: str, script: Path, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "word", "known"),
     [
-        (["dep"], "dep", ["all", "deps"]),
-        (["math"], "math", ["all", "deps"]),
-        ([""], "", ["all", "deps"]),
-        (["--help"], "--help", ["all", "deps"]),
-        (["all", "matth"], "matth", ["gymnasium", "math", "retriever", "reward"]),
-        (["all", "mat"], "mat", ["gymnasium", "math", "retriever", "reward"]),
-        (["all", "math", "code"], "code", ["gymnasium", "math", "retriever", "reward"]),
-        (["all", "pipeline"], "pipeline", ["gymnasium", "math", "retriever", "reward"]),
-        (["all", ""], "", ["gymnasium", "math", "retriever", "reward"]),
-        (["all", "math reward"], "math reward", ["gymnasium", "math", "retriever", "reward"]),
+        (["dep"], "dep", ["all", "deps", "llamacpp"]),
+        (["math"], "math", ["all", "deps", "llamacpp"]),
+        ([""], "", ["all", "deps", "llamacpp"]),
+        (["--help"], "--help", ["all", "deps", "llamacpp"]),
+        (["all", "matth"], "matth", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
+        (["all", "mat"], "mat", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
+        (["all", "math", "code"], "code", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
+        (["all", "pipeline"], "pipeline", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
+        (["all", ""], "", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
+        (["all", "math reward"], "math reward", ["gymnasium", "llamacpp", "math", "retriever", "reward"]),
     ],
 )
 def test_an_unknown_word_is_an_error_and_prints_no_row(

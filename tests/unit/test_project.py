@@ -55,6 +55,7 @@ version = "2.0"
 manifest = "conf/envs.py"
 base-image = "debian:13"
 venv-dir = "/srv/venvs"
+python = "3.12.12"
 tag = "team/job:1"
 closures = "conf/closures.txt"
 [tool.greenroom.matrix]
@@ -70,6 +71,7 @@ ci = ["Nemo_Gym", "vllm"]
         "/srv/venvs",
         "team/job:1",
     )
+    assert project.python == "3.12.12"
     assert list(project.matrix.items()) == [("full", ()), ("ci", ("nemo-gym", "vllm"))]
 
 
@@ -95,6 +97,7 @@ WRONG = {
     "the root": ('venv-dir = "/"', "venv-dir '/' is not"),
     "a directory of the root": ('venv-dir = "/opt"', "venv-dir '/opt' is not"),
     "a way out of a directory": ('venv-dir = "/opt/.."', "venv-dir '/opt/..' is not"),
+    "a Python without its third number": ('python = "3.12"', "python '3.12' is no version of three numbers"),
     "a list for the matrix": ('matrix = ["a"]', "must be a table"),
     "a string for a variant": ('matrix = { ci = "a" }', "ci must be a list"),
     "a number for a skip": ("matrix = { ci = [1] }", "ci must be a list"),

@@ -37,6 +37,7 @@ BY_HAND = {
     f"{PREFIX}.sliding_puzzle.SlidingPuzzleEnvironment": PY_EXECUTABLES.SYSTEM,
     f"{PREFIX}.retriever.RetrieverEnvironment": PY_EXECUTABLES.RETRIEVER,
     f"{PREFIX}.reward_model_environment.RewardModelEnvironment": PY_EXECUTABLES.REWARD,
+    f"{PREFIX}.llamacpp_environment.LlamaCppEnvironment": PY_EXECUTABLES.LLAMACPP,
 }
 READ = """
 import json

@@ -18,12 +18,14 @@ from greenroom.slots import (
     LAYER_LIMIT_BYTES,
     LAYERS,
     SLOTS,
+    STAGE_LAYERS,
     TIERS,
     assign,
     check_layer_count,
     oversized,
     slot_of,
 )
+from greenroom.source_builds import PLACES
 
 DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
 
@@ -155,5 +157,9 @@ def test_a_base_image_with_too_many_layers_is_refused_before_the_build() -> None
 
 def test_the_dockerfile_makes_as_many_layers_as_are_counted() -> None:
     text = DOCKERFILE.read_text()
-    chain = text[text.index("AS slots") : text.index("FROM deps AS release")]
-    assert len(re.findall(r"^(RUN|COPY|ADD) ", chain, re.MULTILINE)) == LAYERS
+
+    def layers(first: str, end: str) -> int:
+        return len(re.findall(r"^(?:RUN|COPY|ADD) ", text[text.index(first) : text.index(end)], re.MULTILINE))
+
+    assert layers("AS slots", "FROM ${COMPILE_IMAGE}") == LAYERS
+    assert layers(" AS source-built-1", " AS release") == STAGE_LAYERS * PLACES

@@ -28,14 +28,14 @@ STEPS = [
     step(slot("01"), began=105.0),
     step(slot("02"), began=107.0, cached=True),
     step(slot("03").replace(" 03", " project"), began=108.0),
-    step(f'[deps 2/2] RUN {MOUNTS} python3 /installer/finish_venvs.py /plan "/opt/venvs"', began=110.0),
+    step(f'[deps 2/2] RUN {MOUNTS} python3 /installer/finish_venvs.py /plan "/opt/venvs" deps', began=110.0),
     step("exporting to image", began=112.0),
 ]
 HISTORY = [
     ('RUN |1 BYTECODE=1 /bin/sh -c python3 /installer/install_slot.py /slot "$VENV_DIR" 00 # buildkit', 7_500_000),
     ('RUN |1 BYTECODE=1 /bin/sh -c python3 /installer/install_slot.py /slot "$VENV_DIR" 01 # buildkit', 0),
     ('RUN |1 BYTECODE=1 /bin/sh -c python3 /installer/install_slot.py /slot "$VENV_DIR" project # buildkit', 42),
-    ('RUN /bin/sh -c python3 /installer/finish_venvs.py /plan "$VENV_DIR" # buildkit', 7),
+    ('RUN /bin/sh -c python3 /installer/finish_venvs.py /plan "$VENV_DIR" deps # buildkit', 7),
 ]
 
 
@@ -47,7 +47,7 @@ def test_steps_are_named_by_what_they_did_and_carry_their_layers_bytes() -> None
         ("slot 01: nothing", 6.0, 0),
         ("slot 02", 8.0, 0),
         ("the project", 9.0, 42),
-        ("interpreters, stamps, wrappers", 11.0, 7),
+        ("interpreters, stamps, wrappers of deps", 11.0, 7),
         ("exporting to image", 13.0, 0),
     ]
 

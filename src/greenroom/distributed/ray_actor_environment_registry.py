@@ -68,6 +68,7 @@ class PY_EXECUTABLES:
     GYMNASIUM = uv_run(["gymnasium"], source_root())
     RETRIEVER = uv_run(["retriever"], source_root())
     REWARD = uv_run(["reward"], source_root())
+    LLAMACPP = uv_run(["llamacpp"], source_root())
     MATH_REWARD = uv_run(["math", "reward"], source_root())
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from greenroom.distributed.ray_actor_environment_registry import ActorEnvironmentError, get_actor_python_env
+from greenroom.distributed.tiny_language_model import alphabet_model
 from greenroom.distributed.tiny_reward_model import token_count_model
 from greenroom.environments.interfaces import Message
 from greenroom.environments.utils import ENV_REGISTRY, create_env, shutdown_environments
@@ -60,6 +61,8 @@ def questions(directory: Path) -> dict[str, Question]:
     """
     model = directory / "tokens.onnx"
     model.write_bytes(token_count_model(width=8))
+    speaker = directory / "alphabet.gguf"
+    speaker.write_bytes(alphabet_model())
     square = [[1, 2, 3], [4, 5, 6], [7, 0, 8]]
     code = "```python\nprint(int(input()) * 2)\n```"
     return {
@@ -100,6 +103,14 @@ def questions(directory: Path) -> dict[str, Question]:
             observation="[1] the cat sat",
         ),
         "reward_model": Question(config={"model_path": str(model)}, reply="one two three", metadata={}, reward=4.0),
+        "llamacpp": Question(
+            # What follows the last byte of "user:" and so on.
+            config={"model_path": str(speaker), "max_tokens": 5, "context": 256},
+            reply="abc",
+            metadata={},
+            reward=0.0,
+            observation=";<=>?",
+        ),
     }
 
 

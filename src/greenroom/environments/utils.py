@@ -47,6 +47,7 @@ ENV_REGISTRY: dict[str, EnvRegistryEntry] = {
     "gymnasium": {"actor_class_fqn": "greenroom.environments.gymnasium_environment.GymnasiumEnvironment"},
     "retriever": {"actor_class_fqn": "greenroom.environments.retriever.RetrieverEnvironment"},
     "reward_model": {"actor_class_fqn": "greenroom.environments.reward_model_environment.RewardModelEnvironment"},
+    "llamacpp": {"actor_class_fqn": "greenroom.environments.llamacpp_environment.LlamaCppEnvironment"},
 }
 """Name → what is known of the environment."""
 
