@@ -101,7 +101,7 @@ def ensure_base_image(engine: Engine, reference: str) -> str:
     suite, plus, kind = reference.removeprefix(PREFIX).partition("+")
     if suite not in SUITES or (plus and kind != COMPILERS):
         raise UsageError(
-            f"base image {reference}: {suite + plus + kind or 'no suite'} is not what can be bootstrapped",
+            f"base image {reference}: {suite + plus + kind or 'no suite'} is not a suite that can be bootstrapped",
             next_step=f"--base-image {' or '.join(PREFIX + name for name in SUITES)}",
         )
     recipe = Recipe(suite=suite, compilers=bool(kind))

@@ -37,6 +37,10 @@ PACKED_BYTECODE = 0.3
 TOOLS_BYTES = 120_000_000
 """uv and the libraries of the build's own scripts, twice; and again where something is compiled."""
 
+ON_DISK = 1.15
+"""What a byte takes on the engine's disk: blocks are not filled, and every set has its directories. Measured on
+bench/post-training, whose build leaves 2.87 GB on an empty engine, of 2.5 GB of content."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -75,7 +79,7 @@ class Estimate:
         if twice:
             # Both builds have the same layers, and an export has each once.
             needed += each + files
-        return needed
+        return round(needed * ON_DISK)
 
     def to_json(self) -> dict[str, object]:
         """Return the estimate as a JSON value; `disk_bytes` is that of a usual build."""

@@ -10,8 +10,9 @@ from tests.image.support import COMPILED, REPO, VENV_DIR, Built, Images, differe
 
 from greenroom.actor_environments import ACTOR_ENVIRONMENTS, rows
 
-FQNS = [fqn for fqn, _, _ in rows()]
-SETS = {fqn: "+".join(sorted(extras)) for fqn, _, extras in rows()}
+BUILT = rows(skip=[COMPILED])
+FQNS = [fqn for fqn, _, _ in BUILT]
+SETS = {fqn: "+".join(sorted(extras)) for fqn, _, extras in BUILT}
 EPOCH = 315532800
 
 WALK = f"""

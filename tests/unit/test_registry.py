@@ -213,6 +213,25 @@ def test_another_venv_is_not_used_and_the_reason_is_told(
     assert said in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("built", "problem"),
+    [
+        ("1.0 git:" + "a" * 40, None),
+        ("1.0 mounted:/workspace/six", None),
+        ("1.0", None),
+        ("1.0 git:" + "b" * 40, "six 1.0 is built from another commit than the locked one"),
+        ("1.1 git:" + "a" * 40, "six 1.1 is built, 1.0 is locked"),
+    ],
+)
+def test_what_comes_from_git_is_compared_by_its_commit(tmp_path: Path, built: str, problem: str | None) -> None:
+    write_stamp(tmp_path / "venvs" / MATH, closure={"six": built, "project": "1.0"})
+    source = f'source = {{ git = "https://host.example/six?rev=main#{"a" * 40}" }}'
+    lock = LOCK.replace('source = { registry = "index" }\nwheels = [{ url = "x", hash = "sha256:HASH" }]', source)
+    assert lock != LOCK
+    found = registry(tmp_path, lock=lock).prebuilt_problem(MATH)
+    assert found == problem if problem is None else problem in str(found)
+
+
 def test_a_venv_without_a_stamp_or_interpreter_is_not_used(tmp_path: Path) -> None:
     made = registry(tmp_path)
     assert made.py_executable(MATH) == uv_run(["math"], tmp_path / "root")

@@ -47,7 +47,9 @@ def closure_differences(built: Mapping[str, str], locked: Mapping[str, Locked]) 
             wanted = locked[name]
             if wanted.version and version != wanted.version:
                 differences.append(f"{name} {version} is built, {wanted.version} is locked")
-            elif file_hash and wanted.hashes and file_hash not in wanted.hashes:
+            elif file_hash.startswith("git:") and file_hash.removeprefix("git:") not in wanted.source:
+                differences.append(f"{name} {version} is built from another commit than the locked one")
+            elif file_hash.startswith("sha256:") and wanted.hashes and file_hash not in wanted.hashes:
                 differences.append(f"{name} {version} is built from a file that is not the locked one")
     return differences
 

@@ -1,0 +1,1 @@
+"""Two parsers of orders that cannot share a virtual environment."""
