@@ -103,7 +103,7 @@ def test_labels_say_what_the_image_is(default_image: Built, images: Images) -> N
     plan = default_image.plan
     assert labels["org.greenroom.plan.digest"] == plan["digest"]
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", labels["org.greenroom.manifest.digest"])
-    assert (labels["org.greenroom.skip"], labels["org.greenroom.stage"]) == ("", "all")
+    assert (labels["org.greenroom.skip"], labels["org.greenroom.stage"]) == (COMPILED, "all")
     assert labels["org.greenroom.venv-dir"] == VENV_DIR
     assert labels["org.greenroom.python"] == plan["target"]["python"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", labels["org.greenroom.uv"])
