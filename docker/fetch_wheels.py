@@ -103,12 +103,25 @@ def unpacked_repository(artifact: Artifact, url: str) -> Path:
     tree = Path(tempfile.gettempdir(), "greenroom-git", artifact.filename)
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
-    with tarfile.open(packed) as archive:
-        archive.extractall(tree, filter="data")
+    try:
+        with tarfile.open(packed) as archive:
+            archive.extractall(tree, filter="data")
+    except tarfile.TarError as error:
+        raise BuildError(
+            f"the repository of {artifact.name} {artifact.version} cannot be unpacked: {error}",
+            cause="it holds a link to an absolute path, or one that leads out of it",
+            next_step="take a release of it from an index",
+        ) from error
     for path in sorted(tree.rglob("*"), reverse=True):
         # Some build backends put the files' own times into the wheel.
         os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
-    return tree / parse(url).subdirectory
+    if not (directory := tree / parse(url).subdirectory).is_dir():
+        raise BuildError(
+            f"the repository of {artifact.name} {artifact.version} has no directory {parse(url).subdirectory}",
+            cause="[tool.uv.sources] names another commit's",
+            next_step="correct it, then uv lock",
+        )
+    return directory
 
 
 def _download(session: requests.Session, artifact: Artifact, url: str, target: Path) -> Path:

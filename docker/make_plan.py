@@ -76,7 +76,7 @@ def own_sources(planned: Planned) -> list[dict[str, Any]]:
     if plan.project:
         name, version = plan.project
         project = Local(name=name, version=version, path=".", kind="directory", sha256="")
-        sources.append(listed(project, [item.name for item in plan.sets], rules.mounted.get(name, "")))
+        sources.append(listed(project, [item.name for item in plan.sets], plan.project_mounted))
     return sources
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,7 +25,7 @@ from greenroom.container import split_reference
 from greenroom.engine import Engine
 from greenroom.errors import BuildError, UsageError
 from greenroom.files import cache_dir
-from greenroom.git_sources import pack_repositories
+from greenroom.git_sources import git_environment, pack_repositories
 from greenroom.locks import held
 from greenroom.plan import Plan, check_wrapper_names
 from greenroom.process import ProcessError, is_dry_run, run
@@ -99,7 +100,11 @@ def check_visible(plan: Plan) -> None:
     """
     ignored = (pipeline_directory() / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     for local in plan.locals:
-        if not local.mounted and PurePosixPath(local.source.path).parts[0] in ignored:
+        if not local.mounted and any(
+            fnmatch(PurePosixPath(local.source.path).parts[0], pattern)
+            for pattern in ignored
+            if pattern[:1] not in {"", "#", "*"}
+        ):
             raise UsageError(
                 f"{local.source.name} lies at {local.source.path}, and every build leaves that path out",
                 cause="directories of this name hold tests or what was built",
@@ -196,8 +201,14 @@ def _stored(store: Path | None, wanted: Collection[str], context: Path) -> set[s
 def _keep_compiled(store: Path, wanted: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     for listing in sorted(out.glob("*/slot.json")):
         for entry in json.loads(listing.read_text(encoding="utf-8")):
-            if entry["key"] in wanted:
+            if entry["key"] not in wanted:
+                continue
+            try:
                 kept = keep(store, listing.with_name(entry["wheel"]), wanted[entry["key"]])
+            except (OSError, ValueError) as error:
+                # The image has it; the next builder will have to compile it again.
+                say(f"warning: {entry['wheel']} is not kept in the store of compiled wheels: {error}")
+            else:
                 say(f"{entry['name']} {entry['version']} is in the store of compiled wheels now: {kept.wheel}")
 
 
@@ -331,8 +342,8 @@ def _quoted(word: str) -> str:
 def source_revision(root: Path) -> str:
     """Return the commit of a checkout, with "-dirty" when files differ; "" outside of git."""
     try:
-        commit = run(["git", "-C", root, "rev-parse", "HEAD"], timeout=30).stdout.strip()
-        dirty = run(["git", "-C", root, "status", "--porcelain"], timeout=60).stdout.strip()
+        commit = run(["git", "-C", root, "rev-parse", "HEAD"], env=git_environment(), timeout=30).stdout.strip()
+        dirty = run(["git", "-C", root, "status", "--porcelain"], env=git_environment(), timeout=60).stdout.strip()
     except ProcessError:
         return ""
     return commit + ("-dirty" if dirty else "")

@@ -22,6 +22,23 @@ from greenroom.process import ProcessError, is_dry_run, run
 
 PREFIX = "git+"
 FETCH_TIMEOUT = 1800.0
+_OF_A_REPOSITORY = frozenset(
+    [
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_GRAFT_FILE",
+        "GIT_INDEX_FILE",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_PREFIX",
+        "GIT_SHALLOW_FILE",
+        "GIT_COMMON_DIR",
+    ]
+)
+"""What `git rev-parse --local-env-vars` names, settings aside: with them git would work on the caller's repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +91,37 @@ def pack_repositories(urls: Mapping[str, str], directory: Path) -> list[Path]:
     return packed
 
 
+def git_environment() -> dict[str, str]:
+    """Return our environment without what a hook of git says about its own repository, and nobody there to ask."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+    return {**kept, "GIT_TERMINAL_PROMPT": "0"}
+
+
 def _cached(repository: Repository, label: str) -> Path:
     address = hashlib.sha256(repository.url.encode()).hexdigest()[:16]
-    done = cache_dir() / "git" / f"{address}-{repository.commit}.tar"
-    if done.is_file():
-        return done
+    cache = cache_dir() / "git"
+    for done in cache.glob(f"{address}-{repository.commit}-*.tar"):
+        # Its name has its hash: a machine that lost its power may have a part of it.
+        if done.stem.endswith(_sha256(done)):
+            return done
+        done.unlink()
     say(label)
-    done.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=done.parent, prefix=".fetch-") as scratch:
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
         tree = Path(scratch) / "tree"
         _check_out(repository, tree)
         aside = Path(scratch) / "tree.tar"
         _write_tar(tree, aside)
-        aside.replace(done)
-    return done
+        return aside.replace(cache / f"{address}-{repository.commit}-{_sha256(aside)}.tar")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_out(repository: Repository, tree: Path) -> None:
-    # Nobody is there to answer a question.
-    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    env = git_environment()
 
     def git(*words: str) -> None:
         run(["git", "-C", tree, *words], env=env, timeout=FETCH_TIMEOUT)
@@ -100,11 +129,13 @@ def _check_out(repository: Repository, tree: Path) -> None:
     tree.mkdir()
     try:
         git("init", "--quiet")
+        # Submodules may have addresses relative to this one.
+        git("remote", "add", "origin", repository.url)
         try:
-            git("fetch", "--quiet", "--depth", "1", repository.url, repository.commit)
+            git("fetch", "--quiet", "--depth", "1", "origin", repository.commit)
         except ProcessError:
             # Some servers give branches and tags only, not commits by name.
-            git("fetch", "--quiet", repository.url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+            git("fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
         git("checkout", "--quiet", "--detach", repository.commit)
         git("submodule", "--quiet", "update", "--init", "--recursive")
     except ProcessError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 import tomllib
@@ -39,7 +40,7 @@ class Artifact:
         filename: of the wheel or sdist, as the index names it; for a git repository a name of our own.
         name: the distribution's normalised name.
         version: its version.
-        sha256: the file's hash in the lock, hexadecimal; for a git repository the commit.
+        sha256: the file's hash in the lock, hexadecimal; for a git repository the commit, and "#" and the directory in it.
         size: in bytes; 0 when the lock does not say.
         kind: "wheel", "sdist" or "git".
     """
@@ -280,17 +281,22 @@ def _repository(package: Package, source: PackageVcs) -> tuple[Artifact, str]:
             cause="only git repositories with an address are supported",
             next_step=f"give {package.name} a release on an index",
         )
+    directory = posixpath.normpath(source.subdirectory) if source.subdirectory else ""
+    if directory.startswith(("..", "/")):
+        raise UsageError(f"{package.name} lies at {directory}, outside of its repository")
+    # One commit may hold several distributions, and two of one name.
+    place = f"-{hashlib.sha256(directory.encode()).hexdigest()[:8]}" if directory else ""
     artifact = Artifact(
-        filename=f"{package.name}-{_version(package)}-{source.commit_id[:12]}.git",
+        filename=f"{package.name}-{_version(package)}-{source.commit_id[:12]}{place}.git",
         name=package.name,
         version=_version(package),
-        sha256=source.commit_id,
+        sha256=source.commit_id + (f"#{directory}" if directory else ""),
         size=0,
         kind="git",
     )
     # As pip writes it: the repository, the commit, the directory in it.
-    directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
-    return artifact, f"git+{source.url}@{source.commit_id}{directory}"
+    fragment = f"#subdirectory={directory}" if directory else ""
+    return artifact, f"git+{source.url}@{source.commit_id}{fragment}"
 
 
 def _local(package: Package, source: Any, project: Path) -> Local:
@@ -349,16 +355,28 @@ def _directory_version(package: Package, project: Path) -> str:
     if package.version is not None:
         return str(package.version)
     lock = project / "uv.lock"
-    version = _locked_versions(lock, lock.stat().st_mtime_ns).get(package.name)
+    path = posixpath.normpath(package.directory.path) if package.directory else "."
+    version = local_versions(lock, lock.stat().st_mtime_ns).get((package.name, path))
     if version is None:
         raise _dynamic(package.name)
     return version
 
 
 @lru_cache(maxsize=8)
-def _locked_versions(lock: Path, changed: int) -> dict[str, str]:
-    packages = tomllib.loads(lock.read_text(encoding="utf-8")).get("package", [])
-    return {package["name"]: package["version"] for package in packages if "version" in package}
+def local_versions(lock: Path, changed: int) -> dict[tuple[str, str], str | None]:
+    """Return what a lock takes from the project's directory, the project included: (name, path) → version, if it has one.
+
+    Args:
+        lock: the file.
+        changed: when it was changed last; another lock is read again.
+    """
+    found: dict[tuple[str, str], str | None] = {}
+    for package in tomllib.loads(lock.read_text(encoding="utf-8")).get("package", []):
+        source = package.get("source", {})
+        for kind in ("editable", "directory", "virtual", "path"):
+            if kind in source:
+                found[package["name"], posixpath.normpath(source[kind])] = package.get("version")
+    return found
 
 
 def _dynamic(name: str) -> UsageError:

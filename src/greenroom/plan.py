@@ -96,6 +96,7 @@ class Plan:
         skip: extras left out, sorted.
         target: the image's interpreter and platform.
         project: (name, version) of the project when it is installed into every set, else None.
+        project_mounted: where in the image its sources will be mounted; "" when it is installed.
         actors: every actor with a venv, sorted by name, left-out ones included.
         sets: the environment sets of the included actors, sorted by name.
         artifacts: every file that some set needs, sorted by filename.
@@ -109,6 +110,7 @@ class Plan:
     skip: tuple[str, ...]
     target: Target
     project: tuple[str, str] | None
+    project_mounted: str
     actors: tuple[PlannedActor, ...]
     sets: tuple[EnvironmentSet, ...]
     artifacts: tuple[Artifact, ...]
@@ -241,13 +243,16 @@ def make_plan(
     if len(projects) > 1:
         raise UsageError(f"the lock gives the project several versions: {sorted(map(str, projects))}")
     check_stages(rules, {row.stage for row in rows})
-    _check_locals(rules, locals_)
+    project = next(iter(projects), None)
+    itself = [Local(name=project[0], version=project[1], path=".", kind="directory", sha256="")] if project else []
+    _check_locals(rules, [*locals_, *itself])
     return Plan(
         schema=SCHEMA,
         stage=stage,
         skip=tuple(skip),
         target=target,
-        project=next(iter(projects), None),
+        project=project,
+        project_mounted=rules.mounted.get(project[0], "") if project else "",
         actors=actors,
         sets=tuple(sets[name] for name in sorted(sets)),
         artifacts=tuple(artifacts[filename] for filename in sorted(artifacts)),
@@ -268,10 +273,18 @@ def _check_locals(rules: SourceBuildRules, sources: Iterable[Local]) -> None:
     """Refuse what lies in the project's directory and cannot be built there.
 
     Raises:
-        UsageError: its build wants to see its venv.
+        UsageError: a build wants to see its venv, or two sources make a wheel of one name.
     """
+    places: dict[tuple[str, str], Local] = {}
     for source in sources:
-        if source.kind != "wheel" and not rules.isolates(source.name):
+        other = places.setdefault((source.name, source.version), source)
+        if other != source:
+            raise UsageError(
+                f"{source.name} {source.version} lies at {other.path} and at {source.path}: they make one wheel",
+                cause="two extras take it from two directories",
+                next_step="give the two different versions, or build them into two images with --skip",
+            )
+        if source.kind != "wheel" and not rules.isolates(source.name) and source.name not in rules.mounted:
             raise UsageError(
                 f"{source.name} at {source.path} cannot be built without isolation",
                 cause="[tool.uv] no-build-isolation names it, and what lies in the project is built before its venvs are",
@@ -323,7 +336,8 @@ def expected_stamp(plan: Plan, name: str, *, uv_version: str) -> dict[str, objec
     closure = {artifact.name: artifact.identity for artifact in plan.artifacts if artifact.filename in files}
     closure |= {local.source.name: local.identity for local in plan.locals if environment_set.name in local.sets}
     if plan.project:
-        closure[canonicalize_name(plan.project[0])] = plan.project[1]
+        mounted = f" mounted:{plan.project_mounted}" if plan.project_mounted else ""
+        closure[canonicalize_name(plan.project[0])] = plan.project[1] + mounted
     names = {artifact.filename: artifact.name for artifact in plan.artifacts}
     builds = {
         names[build.filename]: digest(dataclasses.asdict(build.settings))

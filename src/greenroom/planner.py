@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from greenroom.errors import UsageError
-from greenroom.lock import Closure, read_closure
+from greenroom.lock import Closure, local_versions, read_closure
 from greenroom.manifest import Row, known_extras, normalise_skips, read_rows
 from greenroom.plan import Plan, make_plan
-from greenroom.source_builds import SourceBuildRules, read_rules
+from greenroom.source_builds import SourceBuildRules, check_mounted, read_rules
 from greenroom.stamps import set_name
 from greenroom.target import Target
 
@@ -88,6 +88,9 @@ def plan_project(*, uv: str, project: Path, manifest: Path, stage: str, skip: Se
     """
     rows, selected = select_rows(manifest, stage=stage, skip=skip)
     rules = read_rules(project / "pyproject.toml")
+    if rules.mounted:
+        lock = project / "uv.lock"
+        check_mounted(rules, {name for name, _ in local_versions(lock, lock.stat().st_mtime_ns)})
     extras_of = {set_name(row.extras): sorted(set(row.extras)) for row in selected}
     with ThreadPoolExecutor() as pool:
         read = pool.map(

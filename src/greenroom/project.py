@@ -92,6 +92,8 @@ def load_project(root: Path, *, manifest: str | None = None) -> Project:
         raise UsageError(f"pyproject.toml of {root.name}: {error}", next_step="uv lock --check") from error
     metadata = data.get("project", {})
     settings = data.get("tool", {}).get("greenroom", {})
+    if not isinstance(settings, dict):
+        raise UsageError("[tool.greenroom] is not a table", next_step="see README: Use it in your own repository")
     if unknown := sorted(set(settings) - _KNOWN_SETTINGS):
         raise UsageError(
             f"unknown setting in [tool.greenroom]: {', '.join(unknown)}",

@@ -9,6 +9,7 @@ Everything else is uv's: `extra-build-variables`, `extra-build-dependencies`, `c
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ def read_rules(pyproject: Path) -> SourceBuildRules:
         UsageError: `[tool.greenroom.source-built]` is malformed, or names more stages than an image has places for.
     """
     tool = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+    uv = tool.get("uv", {})
+    _check_uv(uv)
     table = tool.get("greenroom", {}).get("source-built", {})
     well_formed = isinstance(table, dict) and all(
         isinstance(names, list) and names and all(isinstance(name, str) for name in names) for names in table.values()
@@ -173,14 +176,55 @@ def read_rules(pyproject: Path) -> SourceBuildRules:
             f"[tool.greenroom.source-built] lists {', '.join(twice)} twice",
             next_step="compile each distribution in one stage",
         )
-    return SourceBuildRules(stages=stages, uv=tool.get("uv", {}), mounted=_mounted(tool.get("greenroom", {})))
+    return SourceBuildRules(stages=stages, uv=uv, mounted=_mounted(tool.get("greenroom", {})))
+
+
+def _check_uv(uv: Mapping[str, Any]) -> None:
+    """Check the shape of the settings that are read here; uv checks the rest.
+
+    Raises:
+        UsageError: one has another.
+    """
+    tables = ("extra-build-variables", "extra-build-dependencies", "config-settings-package")
+    inner = {"extra-build-dependencies": list}
+    wrong = [key for key in ("no-binary-package", "no-build-isolation-package") if not _is_list(uv.get(key, []))]
+    wrong += [key for key in ("config-settings", *tables) if not isinstance(uv.get(key, {}), dict)]
+    wrong += [
+        key
+        for key in tables
+        if key not in wrong and not all(isinstance(each, inner.get(key, dict)) for each in uv.get(key, {}).values())
+    ]
+    if wrong:
+        raise UsageError(f"[tool.uv] {wrong[0]} is not what uv takes", next_step="uv lock --check")
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def check_mounted(rules: SourceBuildRules, known: Collection[str]) -> None:
+    """Check that what is to be mounted lies in the project's directory.
+
+    Args:
+        rules: the project's.
+        known: what the lock takes from there.
+
+    Raises:
+        UsageError: something does not, and would be installed.
+    """
+    if unknown := sorted(set(rules.mounted) - set(known)):
+        raise UsageError(
+            f"[tool.greenroom.mounted] names {', '.join(unknown)}, which the lock does not take from the project",
+            cause="it is misspelled, or comes from an index or a repository",
+            next_step=f"use one of: {', '.join(sorted(known)) or '(nothing lies in the project)'}",
+        )
 
 
 def _mounted(settings: Mapping[str, Any]) -> dict[str, str]:
     table = settings.get("mounted", {})
-    if not isinstance(table, dict) or not all(
-        isinstance(path, str) and path.startswith("/") for path in table.values()
-    ):
+    paths = table.values() if isinstance(table, dict) else [None]
+    # One line of a path file, which the interpreter would run if it began with a word of its own.
+    if not all(isinstance(path, str) and re.fullmatch(r"/[^\x00-\x1f]+", path) for path in paths):
         raise UsageError(
             "[tool.greenroom.mounted] is not a table of absolute paths",
             next_step='write: distribution = "/where/its/sources/will/be"',

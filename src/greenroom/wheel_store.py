@@ -26,6 +26,7 @@ from typing import Any
 from greenroom.errors import BuildError, UsageError
 from greenroom.files import cache_dir
 from greenroom.lock import Artifact
+from greenroom.process import is_dry_run
 from greenroom.source_builds import BuildSettings
 from greenroom.target import Target
 
@@ -108,15 +109,17 @@ def read_entry(directory: Path) -> Entry:
     try:
         data = json.loads((directory / ENTRY).read_text(encoding="utf-8"))
         wheel = directory / Path(data["wheel"]).name
-        made_from = data["made_from"]
+        made_from, recorded = data["made_from"], data["sha256"]
+        if not {"name", "version"} <= made_from.keys():
+            raise ValueError("its description names no distribution")
         with wheel.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{directory} holds no compiled wheel: {error}") from error
     if key_of(made_from) != directory.name:
         raise ValueError(f"{directory} is not what its key says: it was renamed or its description was edited")
-    if found != data["sha256"]:
-        raise ValueError(f"{wheel} has sha256 {found}, not the recorded {data['sha256']}")
+    if found != recorded:
+        raise ValueError(f"{wheel} has sha256 {found}, not the recorded {recorded}")
     return Entry(key=directory.name, wheel=wheel, sha256=found, made_from=made_from)
 
 
@@ -161,7 +164,7 @@ def keep(store: Path, wheel: Path, made_from: Mapping[str, Any]) -> Entry:
             return read_entry(store / key)
         except ValueError:
             # None yet, or a damaged one.
-            shutil.rmtree(store / key, ignore_errors=True)
+            _remove(store / key)
         with tempfile.TemporaryDirectory(dir=store, prefix=f".{key}.") as directory:
             aside = Path(directory) / key
             aside.mkdir()
@@ -172,6 +175,13 @@ def keep(store: Path, wheel: Path, made_from: Mapping[str, Any]) -> Entry:
             (aside / ENTRY).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             aside.rename(store / key)
         return read_entry(store / key)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_entries(source: Path, target: Path) -> list[Entry]:
@@ -185,7 +195,7 @@ def copy_entries(source: Path, target: Path) -> list[Entry]:
         The entries, as they are in the target now.
 
     Raises:
-        UsageError: the source is no directory, holds no entry, or holds a damaged one; whole ones before it are copied.
+        UsageError: the source is no directory, holds no entry, or holds a damaged one; nothing is copied then.
     """
     if not _directories(source):
         raise UsageError(
@@ -194,6 +204,11 @@ def copy_entries(source: Path, target: Path) -> list[Entry]:
             next_step="greenroom wheels list",
         )
     try:
-        return [keep(target, entry.wheel, entry.made_from) for entry in entries(source)]
+        found = list(entries(source))
+        if is_dry_run():
+            for entry in found:
+                print(f"copy {entry.wheel.parent} to {target}")
+            return found
+        return [keep(target, entry.wheel, entry.made_from) for entry in found]
     except ValueError as error:
         raise UsageError(str(error), cause="the copy is damaged", next_step="remove that directory") from error

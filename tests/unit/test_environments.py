@@ -418,3 +418,34 @@ def test_driver_environments_import_the_standard_library_only() -> None:
             else:
                 continue
             assert roots <= sys.stdlib_module_names | {"greenroom"}, f"{name}: {roots}"
+
+
+BOXES = [
+    (r"\boxed{" * 20000, []),
+    (r"\boxed{" * 3000 + "1" + "}" * 3000, [r"\boxed{" * 2999 + "1" + "}" * 2999]),
+    (r"\boxed{a \boxed{b}", ["b"]),
+    (r"\boxed{a} } \boxed{b}", ["a", "b"]),
+    (r"{\boxed{a}", ["a"]),
+    (r"\boxed{\{a\}} \boxed{\}", [r"\{a\}"]),
+    (r"\\boxed{a}", ["a"]),
+]
+
+
+@pytest.mark.parametrize(("reply", "answers"), BOXES, ids=range(len(BOXES)))
+def test_boxes_are_read_in_one_pass(reply: str, answers: list[str]) -> None:
+    assert replies.boxed_answers(reply) == answers
+
+
+FENCES = [
+    ("```a\n" * 40000, "```a\n" * 40000),
+    ("```py\none\n```\n```\ntwo\n```", "two\n"),
+    ("```\none\n```js\ntwo\n```  \nafter", "one\n```js\ntwo\n"),
+    ("```\n```", ""),
+    ("```py\nopen", "```py\nopen"),
+    ("text ```py\nx\n```", "text ```py\nx\n```"),
+]
+
+
+@pytest.mark.parametrize(("reply", "code"), FENCES, ids=range(len(FENCES)))
+def test_fences_are_read_in_one_pass(reply: str, code: str) -> None:
+    assert replies.fenced_code(reply) == code

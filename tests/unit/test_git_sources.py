@@ -109,3 +109,69 @@ def test_what_cannot_be_fetched_is_said_and_leaves_nothing(repository: Path, tmp
         pack(where, "0" * 40, tmp_path / "out")
     assert caught.value.next_step == f"git ls-remote file://{where}"
     assert list((tmp_path / "cache" / "git").iterdir()) == []
+
+
+def test_a_hook_s_own_repository_is_left_alone(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    git(mine, "init", "--quiet", "--initial-branch", "main")
+    git(mine, "commit", "--quiet", "--allow-empty", "--message", "mine")
+    before = git(mine, "rev-parse", "HEAD"), git(mine, "symbolic-ref", "HEAD")
+    commit = git(repository, "rev-parse", "HEAD")
+    with monkeypatch.context() as patch:
+        patch.setenv("GIT_DIR", str(mine / ".git"))
+        patch.setenv("GIT_INDEX_FILE", str(mine / ".git" / "index"))
+        patch.setenv("GIT_WORK_TREE", str(mine))
+        (packed,) = pack(repository, commit, tmp_path / "out")
+    assert (git(mine, "rev-parse", "HEAD"), git(mine, "symbolic-ref", "HEAD")) == before
+    assert git(mine, "status", "--porcelain") == ""
+    with tarfile.open(packed) as archive:
+        assert "src/thing.py" in archive.getnames()
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+    for number, (name, value) in enumerate(settings.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name.replace("_", "."))
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+
+
+def test_a_submodule_s_address_may_be_relative(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(monkeypatch, protocol_file_allow="always")
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "--quiet", "--initial-branch", "main")
+    git(outer, "submodule", "--quiet", "add", f"file://{repository}", "inner")
+    git(outer, "config", "--file", ".gitmodules", "submodule.inner.url", "../repository")
+    git(outer, "add", "--all")
+    git(outer, "commit", "--quiet", "--message", "one")
+    (packed,) = pack(outer, git(outer, "rev-parse", "HEAD"), tmp_path / "out")
+    with tarfile.open(packed) as archive:
+        assert "inner/src/thing.py" in archive.getnames()
+
+
+@pytest.mark.parametrize("branch", ["main", "master"])
+def test_servers_that_give_branches_only_are_asked_for_these(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str
+) -> None:
+    git(repository, "branch", "--move", branch)
+    first = git(repository, "rev-parse", "HEAD")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", "two")
+    # The old protocol: what is no branch's end cannot be asked for.
+    configured(monkeypatch, protocol_version="0", init_defaultBranch=branch)
+    (packed,) = pack(repository, first, tmp_path / "out")
+    assert packed.is_file()
+
+
+def test_a_part_of_a_file_in_the_cache_is_fetched_again(repository: Path, tmp_path: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")
+    (first,) = pack(repository, commit, tmp_path / "one")
+    whole = first.read_bytes()
+    (cached,) = (tmp_path / "cache" / "git").glob("*.tar")
+    cached.write_bytes(whole[: len(whole) // 2])
+    (second,) = pack(repository, commit, tmp_path / "two")
+    assert second.read_bytes() == whole

@@ -16,7 +16,7 @@ from greenroom.errors import BuildError, UsageError
 from greenroom.lock import Artifact, Closure, Local
 from greenroom.manifest import Row
 from greenroom.plan import Plan, PlannedLocal, check_wrapper_names, expected_stamp, make_plan
-from greenroom.source_builds import BuildSettings, SourceBuild
+from greenroom.source_builds import BuildSettings, SourceBuild, SourceBuildRules
 from greenroom.stamps import set_name
 from greenroom.target import Target
 
@@ -263,3 +263,35 @@ def test_the_stamp_names_the_project(make_sample_plan: MakePlan) -> None:
     assert isinstance(closure, dict)
     assert closure["my-job"] == "3"
     assert plan.closure("one")["My_Job"] == "3"
+
+
+def with_locals(make_sample_plan: MakePlan, *locals_: Local, **rules: Any) -> Plan:
+    closure = Closure(artifacts=(), urls={}, project=("job", "1"), locals=locals_)
+    rows = [Row(fqn="a.B", stage="deps", extras=())]
+    return make_sample_plan(
+        rows=rows, selected=rows, closures={"@base": closure}, skip=(), rules=SourceBuildRules(**rules)
+    )
+
+
+def test_two_sources_of_one_name_and_version_are_refused(make_sample_plan: MakePlan) -> None:
+    """They make one wheel, and either would be installed for both."""
+    other = dataclasses.replace(MEMBER, path="other/member")
+    with pytest.raises(UsageError, match=r"member 1 lies at libs/member and at other/member"):
+        with_locals(make_sample_plan, MEMBER, other)
+    newer = dataclasses.replace(other, version="2")
+    assert len(with_locals(make_sample_plan, MEMBER, newer).locals) == 2
+
+
+def test_where_the_project_is_mounted_is_in_the_plan_and_the_stamp(make_sample_plan: MakePlan) -> None:
+    plain = with_locals(make_sample_plan)
+    one, two = (with_locals(make_sample_plan, mounted={"job": path}) for path in ("/w/one", "/w/two"))
+    assert len({plan.digest for plan in (plain, one, two)}) == 3
+    closure = cast(dict[str, str], expected_stamp(one, "@base", uv_version="0")["closure"])
+    assert closure == {"job": "1 mounted:/w/one"}
+
+
+@pytest.mark.parametrize("sources", [(), (MEMBER,)], ids=["the project", "in it"])
+def test_what_lies_in_the_project_cannot_see_its_venv(make_sample_plan: MakePlan, sources: tuple[Local, ...]) -> None:
+    with pytest.raises(UsageError, match="cannot be built without isolation"):
+        with_locals(make_sample_plan, *sources, uv={"no-build-isolation": True})
+    with_locals(make_sample_plan, uv={"no-build-isolation": True}, mounted={"job": "/w"})

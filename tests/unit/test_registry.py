@@ -217,6 +217,8 @@ def test_another_venv_is_not_used_and_the_reason_is_told(
     ("built", "problem"),
     [
         ("1.0 git:" + "a" * 40, None),
+        ("1.0 git:" + "a" * 40 + "#part", "six 1.0 is built from another commit than the locked one"),
+        ("1.0 sha256:" + "1" * 64, "six 1.0 is built from a file, and locked to another source"),
         ("1.0 mounted:/workspace/six", None),
         ("1.0", None),
         ("1.0 git:" + "b" * 40, "six 1.0 is built from another commit than the locked one"),

@@ -8,7 +8,14 @@ import pytest
 
 from greenroom.errors import UsageError
 from greenroom.lock import Artifact
-from greenroom.source_builds import BuildSettings, SourceBuildRules, check_stages, plan_builds, read_rules
+from greenroom.source_builds import (
+    BuildSettings,
+    SourceBuildRules,
+    check_mounted,
+    check_stages,
+    plan_builds,
+    read_rules,
+)
 
 
 def rules(tmp_path: Path, text: str) -> SourceBuildRules:
@@ -113,3 +120,32 @@ def test_a_stage_that_compiles_nothing_is_refused_when_its_venvs_are_planned(tmp
     with pytest.raises(UsageError, match="late compiles hevy, which no venv of that stage needs"):
         plan_builds(found, {"two": [source("heavy")]}, {"two": "late"})
     assert plan_builds(found, {"one": []}, {"one": "deps"}) == ()
+
+
+MALFORMED_UV = [
+    'extra-build-variables = { six = "x" }',
+    'extra-build-dependencies = { six = "x" }',
+    'config-settings-package = { six = ["x"] }',
+    'config-settings = "x"',
+    "no-binary-package = 5",
+    'no-build-isolation-package = "six"',
+]
+
+
+@pytest.mark.parametrize("line", MALFORMED_UV)
+def test_a_malformed_setting_of_uv_is_refused_in_one_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UsageError, match=line.split(" ")[0]):
+        rules(tmp_path, f"[tool.uv]\n{line}\n")
+
+
+@pytest.mark.parametrize("path", ["relative", "/two\\nlines", ""])
+def test_a_mounted_path_is_absolute_and_one_line(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match="is not a table of absolute paths"):
+        rules(tmp_path, f'[tool.greenroom.mounted]\nmember = "{path}"\n')
+
+
+def test_what_is_mounted_must_lie_in_the_project(tmp_path: Path) -> None:
+    found = rules(tmp_path, '[tool.greenroom.mounted]\nMember_One = "/w"\n')
+    check_mounted(found, {"member-one", "other"})
+    with pytest.raises(UsageError, match="names member-one, which the lock does not take from the project"):
+        check_mounted(found, {"other"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from greenroom.errors import UsageError
 from greenroom.lock import Artifact
+from greenroom.process import dry_run
 from greenroom.source_builds import BuildSettings
 from greenroom.target import Target
 from greenroom.wheel_store import ENTRY, copy_entries, describe, entries, keep, key_of, read_entry
@@ -135,3 +137,45 @@ def test_many_at_once_leave_one_whole_entry(tmp_path: Path, wheel: Path) -> None
         thread.join(30)
     assert len(list(entries(store))) == 1
     assert sorted(path.name for path in store.iterdir()) == [".lock", key_of(description())]
+
+
+def forget_hash(directory: Path) -> None:
+    record = json.loads((directory / ENTRY).read_text())
+    del record["sha256"]
+    (directory / ENTRY).write_text(json.dumps(record))
+
+
+def link_elsewhere(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.symlink_to("/nonexistent")
+
+
+def be_a_file(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.write_text("")
+
+
+@pytest.mark.parametrize("damage", [forget_hash, link_elsewhere, be_a_file])
+def test_whatever_lies_at_a_key_is_replaced(tmp_path: Path, wheel: Path, damage: Any) -> None:
+    store = tmp_path / "store"
+    entry = keep(store, wheel, description())
+    damage(store / entry.key)
+    with pytest.raises(ValueError, match=entry.key):
+        read_entry(store / entry.key)
+    assert keep(store, wheel, description()).wheel.read_bytes() == b"wheel"
+
+
+def test_a_description_of_nothing_is_no_entry(tmp_path: Path, wheel: Path) -> None:
+    directory = tmp_path / key_of({})
+    directory.mkdir()
+    (directory / ENTRY).write_text(json.dumps({"wheel": wheel.name, "sha256": "", "made_from": {}}))
+    with pytest.raises(ValueError, match="names no distribution"):
+        read_entry(directory)
+
+
+def test_a_dry_copy_writes_nothing(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(tmp_path / "store", wheel, description())
+    with dry_run():
+        copy_entries(tmp_path / "store", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert key_of(description()) in capsys.readouterr().out

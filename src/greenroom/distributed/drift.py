@@ -12,6 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from greenroom.actor_environments import ACTOR_ENVIRONMENTS, normalised
 from greenroom.distributed.lock_reader import Locked, UnreadableLockError, locked_closure, read_lock
@@ -47,11 +48,25 @@ def closure_differences(built: Mapping[str, str], locked: Mapping[str, Locked]) 
             wanted = locked[name]
             if wanted.version and version != wanted.version:
                 differences.append(f"{name} {version} is built, {wanted.version} is locked")
-            elif file_hash.startswith("git:") and file_hash.removeprefix("git:") not in wanted.source:
-                differences.append(f"{name} {version} is built from another commit than the locked one")
-            elif file_hash.startswith("sha256:") and wanted.hashes and file_hash not in wanted.hashes:
-                differences.append(f"{name} {version} is built from a file that is not the locked one")
+            elif what := _other_source(file_hash, wanted):
+                differences.append(f"{name} {version} is built from {what}")
     return differences
+
+
+def _other_source(built: str, wanted: Locked) -> str:
+    """Say how what a distribution was built from differs from the locked source; "" when it does not, or nobody knows."""
+    kind, _, what = built.partition(":")
+    if kind == "git":
+        commit, _, directory = what.partition("#")
+        here = commit in wanted.source and (
+            not directory or f"subdirectory={quote(directory, safe='')}" in wanted.source
+        )
+        return "" if here or not (wanted.source or wanted.hashes) else "another commit than the locked one"
+    if kind == "sha256" and wanted.hashes:
+        return "" if built in wanted.hashes else "a file that is not the locked one"
+    if kind == "sha256" and wanted.source:
+        return "a file, and locked to another source"
+    return ""
 
 
 Closures = Callable[[Sequence[str]], Mapping[str, Locked] | None]
@@ -93,7 +108,8 @@ def read_reviewed(listing: Path) -> dict[str, dict[str, Locked]]:
         if line.startswith("["):
             section = found.setdefault(line.strip("[]"), {})
         elif line and not line.startswith("#"):
-            name, version, _ = line.split(" ", 2)
+            # What lies in the project has a version and no hash.
+            name, version, *_ = line.split(" ", 2)
             section[name] = Locked(version=version, hashes=frozenset())
     return found
 

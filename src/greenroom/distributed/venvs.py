@@ -224,7 +224,13 @@ def _unexpected(installed: Mapping[str, str], expected: Mapping[str, str] | None
 
 
 def passed_on(more: Iterable[str] = ()) -> dict[str, str]:
-    """Return the driver's variables that actors get: those of `PASSED_ON`, and more by name."""
+    """Return the driver's variables that actors get: those of `PASSED_ON`, and more by name.
+
+    Raises:
+        TypeError: one name was given where a list of names is meant.
+    """
+    if isinstance(more, str):
+        raise TypeError(f"pass_on takes a list of names: [{more!r}]")
     return {name: os.environ[name] for name in sorted({*PASSED_ON, *more}) if name in os.environ}
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from greenroom.environments.interfaces import ItemReturn, ItemwiseEnvironment, MessageLog, Metadata
@@ -17,6 +18,10 @@ from greenroom.environments.replies import boxed_answers, last_reply
 JUDGE = "greenroom.environments.math_judge"
 START_SECONDS = 120.0
 """How long the judge's process may take to import what it needs."""
+
+
+_STARTER = ThreadPoolExecutor(1, thread_name_prefix="judge")
+"""One thread that lasts as long as this process."""
 
 
 class Judge:
@@ -63,9 +68,8 @@ class Judge:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", JUDGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-            )
+            # The process dies with the thread that starts it (prctl(2), PR_SET_PDEATHSIG): with one that lasts.
+            self._child = _STARTER.submit(_start).result()
             try:
                 _line(self._child, START_SECONDS)
             except (TimeoutError, OSError):
@@ -81,6 +85,10 @@ class Judge:
                 if pipe:
                     pipe.close()
             self._child = None
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", JUDGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
 def _line(child: subprocess.Popen[bytes], seconds: float) -> Any:

@@ -20,8 +20,18 @@ def last_reply(message_log: MessageLog) -> str:
 
 def fenced_code(reply: str) -> str:
     """Return the last code block between lines of three backticks, or the whole reply when it has none."""
-    blocks = re.findall(r"^```[^\n`]*\n(.*?)^```[ \t]*$", reply, flags=re.DOTALL | re.MULTILINE)
-    return str(blocks[-1]) if blocks else reply
+    found = None
+    block: list[str] | None = None
+    for line in reply.split("\n"):
+        if block is None:
+            # Only a line that has another after it opens a block; the last one has no content to follow.
+            if re.fullmatch(r"```[^`]*", line):
+                block = []
+        elif re.fullmatch(r"```[ \t]*", line):
+            found, block = "".join(f"{each}\n" for each in block), None
+        else:
+            block.append(line)
+    return reply if found is None else found
 
 
 def tagged(reply: str, tag: str) -> str | None:
@@ -34,30 +44,23 @@ def tagged(reply: str, tag: str) -> str | None:
 
 def boxed_answers(reply: str) -> list[str]:
     r"""Return the contents of each outermost, complete `\boxed{…}` in order; braces inside may nest."""
-    answers = []
-    position = 0
-    while (start := reply.find(r"\boxed{", position)) >= 0:
-        position = start + len(r"\boxed{")
-        end = _closing_brace(reply, position)
-        if end is not None:
-            answers.append(reply[position:end])
-            position = end
-    return answers
-
-
-def _closing_brace(text: str, start: int) -> int | None:
-    depth = 1
+    opened: list[int] = []
+    boxes: list[tuple[int, int]] = []
     escaped = False
-    for index in range(start, len(text)):
-        character = text[index]
+    for index, character in enumerate(reply):
         if escaped:  # \{ and \} are printed braces, they group nothing
             escaped = False
         elif character == "\\":
             escaped = True
         elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-    return None
+            opened.append(index + 1)
+        elif character == "}" and opened:
+            start = opened.pop()
+            if reply.endswith(r"\boxed{", 0, start):
+                boxes.append((start, index))
+    answers, position = [], 0
+    for start, end in sorted(boxes):
+        if start >= position:
+            answers.append(reply[start:end])
+            position = end
+    return answers
