@@ -1,7 +1,7 @@
 """The examples are projects as anybody's: greenroom's manifest with other tables, and what they document.
 
 The large one is locked from the public index, planned and estimated here; it is never built, for its image takes a disk
-and hours that a CI does not have. The small one is built by `tests/image/test_examples.py`.
+and hours that a CI does not have. The small one is built by `tests/image/test_minimal_example.py`.
 """
 
 from __future__ import annotations
