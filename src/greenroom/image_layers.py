@@ -1,7 +1,8 @@
 """Reading images' layers out of the engine, without running the images.
 
-- The engine's export is one stream of archives in an archive. It is read once, from its beginning to its end; of a
-  file's content nothing is kept but its size and digest, and the text of RECORD and METADATA files.
+- Where the engine keeps its layers on this machine, they are read in place (`greenroom.layer_directories`).
+- Else the engine's export is one stream of archives in an archive. It is read once, from its beginning to its end; of a
+  file's content nothing is kept but its size, its digest and `greenroom.file_facts`.
 - Several images are asked for at once: the layers that they share are sent once.
 - Layers come in any order, and what they are layers of is said last.
 """
@@ -10,17 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, cast
 
 from greenroom.console import say
 from greenroom.engine import Engine
 from greenroom.errors import EngineError, UsageError
-from greenroom.image_tree import Image, Kind, Layer, LayerEntry, absolute
+from greenroom.file_facts import FileFacts, keep, wanted_bytes
+from greenroom.image_tree import Image, ImageSettings, Kind, Layer, LayerEntry, absolute
+from greenroom.layer_directories import directories_of, history_of, read_directory
 from greenroom.stamps import DEFAULT_VENV_DIR
 
 VENV_DIR_LABEL = "org.greenroom.venv-dir"
@@ -33,9 +36,6 @@ _BUFFER = 1 << 16
 _PROGRESS_INTERVAL = 5.0
 """Seconds between two log lines."""
 _JSON_LIMIT = 1 << 24
-_KEPT = re.compile(r".*\.dist-info/(RECORD|METADATA)")
-_KEPT_LIMIT = 1 << 26
-"""Bytes of the largest RECORD that is kept; one with a million rows is larger."""
 
 
 @dataclass
@@ -46,14 +46,14 @@ class _Export:
         layers: name of the archive → entries.
         documents: name → JSON value.
         links: name → name of the same archive (older engines write a repeated layer once).
-        texts: see `Image`.
+        facts: see `Image`.
         size: bytes of archives so far.
     """
 
     layers: dict[str, tuple[LayerEntry, ...]] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
-    texts: dict[str, bytes] = field(default_factory=dict)
+    facts: FileFacts = field(default_factory=FileFacts)
     size: int = 0
     said: float = field(default_factory=time.monotonic)
 
@@ -65,7 +65,7 @@ class _Export:
 
 
 def read_images(engine: Engine, references: Sequence[str]) -> list[Image]:
-    """Read every layer of some images.
+    """Read every layer of some images: in place where that can be, else out of the engine's export.
 
     Args:
         engine: where they are.
@@ -87,16 +87,9 @@ def read_images(engine: Engine, references: Sequence[str]) -> list[Image]:
         client = engine.client()
         try:
             told = [_inspect(client, reference) for reference in references]
-            total = len({digest for one in told for digest in one["RootFS"].get("Layers") or []})
-            say(f"read {' and '.join(dict.fromkeys(references))}: {total} layers, which the engine packs first")
-            with client.api.get(
-                f"{client.api.base_url}/v{client.api.api_version}/images/get",
-                params={"names": list(dict.fromkeys(references))},
-                stream=True,
-                timeout=(client.api.timeout, FIRST_BYTE_TIMEOUT),
-            ) as answer:
-                answer.raise_for_status()
-                export = read_export(cast(IO[bytes], answer.raw), total)
+            if (in_place := _in_place(engine, client, told)) is not None:
+                return _read_in_place(references, told, *in_place)
+            export = _read_export_of(client, references, told)
         finally:
             client.close()
         return [_image(reference, one, export) for reference, one in zip(references, told, strict=True)]
@@ -104,6 +97,55 @@ def read_images(engine: Engine, references: Sequence[str]) -> list[Image]:
         raise _unreadable(references, f"{error}") from error
     except (LookupError, TypeError, AttributeError) as error:
         raise _unreadable(references, f"an export of an unknown kind ({error!r})") from error
+
+
+def _read_export_of(client: Any, references: Sequence[str], told: Sequence[Mapping[str, Any]]) -> _Export:
+    total = len({digest for one in told for digest in one["RootFS"].get("Layers") or []})
+    say(f"read {' and '.join(dict.fromkeys(references))}: {total} layers, which the engine packs first")
+    with client.api.get(
+        f"{client.api.base_url}/v{client.api.api_version}/images/get",
+        params={"names": list(dict.fromkeys(references))},
+        stream=True,
+        timeout=(client.api.timeout, FIRST_BYTE_TIMEOUT),
+    ) as answer:
+        answer.raise_for_status()
+        return read_export(cast(IO[bytes], answer.raw), total)
+
+
+def _in_place(
+    engine: Engine, client: Any, told: Sequence[Mapping[str, Any]]
+) -> tuple[list[list[Path]], list[list[dict[str, Any]]]] | None:
+    """Return, for each image, the directories of its layers and its history; None when they cannot be read from here."""
+    if not engine.host.startswith("unix://"):
+        return None
+    places = [place for one in told if (place := directories_of(one)) is not None]
+    data_root = str(client.info().get("DockerRootDir"))
+    histories = [history for one in told if (history := history_of(one, data_root)) is not None]
+    return (places, histories) if len(places) == len(histories) == len(told) else None
+
+
+def _read_in_place(
+    references: Sequence[str],
+    told: Sequence[Mapping[str, Any]],
+    places: Sequence[Sequence[Path]],
+    histories: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[Image]:
+    """Read images from the directories of their layers, each once."""
+    export = _Export()
+    total = len({place for several in places for place in several})
+    images = []
+
+    def count(size: int) -> None:
+        export.size += size
+        export.tell(total)
+
+    for reference, one, several, history in zip(references, told, places, histories, strict=True):
+        for place in several:
+            if str(place) not in export.layers:
+                export.layers[str(place)] = read_directory(place, export.facts, count)
+        entries = [export.layers[str(place)] for place in several]
+        images.append(_made(reference, one, entries, history, export.facts))
+    return images
 
 
 def _unreadable(references: Sequence[str], why: str) -> EngineError:
@@ -196,17 +238,18 @@ def _entries(stream: IO[bytes], export: _Export, total: int) -> list[LayerEntry]
 
 
 def _digest(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, export: _Export) -> str:
-    """Return the digest of a file's content; keep the text of those that say what is installed."""
+    """Return the digest of a file's content; keep what is to be known of it."""
     content = archive.extractfile(member)
     assert content is not None  # it is a regular file
-    digest = hashlib.sha256()
-    kept: list[bytes] | None = [] if member.size <= _KEPT_LIMIT and _KEPT.fullmatch(path) else None
+    chunk = content.read(_CHUNK)
+    digest, kept = hashlib.sha256(chunk), bytearray(chunk)
+    wanted = wanted_bytes(path, member.size, chunk)
     while chunk := content.read(_CHUNK):
         digest.update(chunk)
-        if kept is not None:
-            kept.append(chunk)
-    if kept is not None:
-        export.texts[digest.hexdigest()] = b"".join(kept)
+        if len(kept) < wanted:
+            kept += chunk
+    if wanted:
+        keep(export.facts, path, digest.hexdigest(), bytes(kept[:wanted]))
     return digest.hexdigest()
 
 
@@ -217,7 +260,6 @@ def _image(reference: str, told: Mapping[str, Any], export: _Export) -> Image:
         ValueError, LookupError: the export does not hold it.
     """
     wanted = list(told["RootFS"].get("Layers") or [])
-    labels = (told.get("Config") or {}).get("Labels") or {}
     for row in export.documents["/manifest.json"]:
         config = export.documents[absolute(row["Config"])]
         digests = list(config["rootfs"].get("diff_ids") or [])
@@ -225,18 +267,33 @@ def _image(reference: str, told: Mapping[str, Any], export: _Export) -> Image:
             continue
         names = [absolute(name) for name in row["Layers"] or []]
         archives = [export.layers[export.links.get(name, name)] for name in names]
-        layers = [Layer(digest=digest, entries=entries) for digest, entries in zip(digests, archives, strict=True)]
-        history = [str(step.get("created_by", "")) for step in config.get("history") or [] if _makes_layer(step)]
-        return Image(
-            reference=reference,
-            identifier=str(told["Id"]),
-            venv_dir=(labels.get(VENV_DIR_LABEL) or DEFAULT_VENV_DIR).rstrip("/"),
-            layers=tuple(layers),
-            made_by=tuple(history) if len(history) == len(layers) else ("",) * len(layers),
-            texts=export.texts,
-        )
+        return _made(reference, told, archives, config.get("history") or [], export.facts)
     raise ValueError(f"{reference} is not among what the engine sent")
 
 
-def _makes_layer(step: Mapping[str, Any]) -> bool:
-    return not step.get("empty_layer")
+def _made(
+    reference: str,
+    told: Mapping[str, Any],
+    entries: Sequence[tuple[LayerEntry, ...]],
+    history: Sequence[Mapping[str, Any]],
+    facts: FileFacts,
+) -> Image:
+    """Return an image of what was read."""
+    configuration = told.get("Config") or {}
+    labels = {str(name): str(value) for name, value in (configuration.get("Labels") or {}).items()}
+    digests = list(told["RootFS"].get("Layers") or [])
+    made_by = [str(step.get("created_by", "")) for step in history if not step.get("empty_layer")]
+    return Image(
+        reference=reference,
+        identifier=str(told["Id"]),
+        venv_dir=(labels.get(VENV_DIR_LABEL) or DEFAULT_VENV_DIR).rstrip("/"),
+        layers=tuple(Layer(digest=digest, entries=several) for digest, several in zip(digests, entries, strict=True)),
+        made_by=tuple(made_by) if len(made_by) == len(digests) else ("",) * len(digests),
+        facts=facts,
+        settings=ImageSettings(
+            platform=f"{told.get('Os', '')}/{told.get('Architecture', '')}",
+            variables=dict(setting.split("=", 1) for setting in configuration.get("Env") or [] if "=" in setting),
+            labels=labels,
+            history=tuple(str(step.get("created_by", "")) for step in history),
+        ),
+    )

@@ -16,6 +16,8 @@ from functools import cached_property
 from itertools import count
 from typing import Literal
 
+from greenroom.file_facts import FileFacts
+
 Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 
 WHITEOUT = ".wh."
@@ -69,6 +71,23 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """An image's configuration.
+
+    Attributes:
+        platform: operating system and processor, such as "linux/amd64".
+        variables: of the environment that its containers start with.
+        labels: its labels.
+        history: how each step was made, the steps that made no layer included.
+    """
+
+    platform: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Image:
     """An image that was read.
 
@@ -78,7 +97,8 @@ class Image:
         venv_dir: where its venvs live.
         layers: lowest first.
         made_by: for each layer, the instruction that made it, or "".
-        texts: sha256 → content, of the RECORD and METADATA files of distributions.
+        facts: what is known of files' contents.
+        settings: what its configuration says.
     """
 
     reference: str
@@ -86,7 +106,8 @@ class Image:
     venv_dir: str
     layers: tuple[Layer, ...]
     made_by: tuple[str, ...]
-    texts: Mapping[str, bytes]
+    facts: FileFacts
+    settings: ImageSettings = ImageSettings()
 
     @cached_property
     def tree(self) -> FileSystem:
@@ -103,6 +124,7 @@ class Node:
         kind: as in `LayerEntry`, but never "hardlink".
         layer: index of the layer that holds it.
         size, sha256, target: as in `LayerEntry`.
+        mode: its permissions; a directory that no layer says is open to everyone.
     """
 
     inode: int
@@ -111,6 +133,7 @@ class Node:
     size: int = 0
     sha256: str = ""
     target: str = ""
+    mode: int = 0o755
 
 
 @dataclass(frozen=True)
@@ -204,7 +227,13 @@ def file_system(layers: Sequence[Layer]) -> FileSystem:
                 nodes[entry.path] = target or Node(next(inodes), "file", index)
             else:
                 nodes[entry.path] = Node(
-                    next(inodes), entry.kind, index, size=entry.size, sha256=entry.sha256, target=entry.target
+                    next(inodes),
+                    entry.kind,
+                    index,
+                    size=entry.size,
+                    sha256=entry.sha256,
+                    target=entry.target,
+                    mode=entry.attributes[1] if entry.attributes else 0o755,
                 )
     return FileSystem(nodes)
 

@@ -221,7 +221,7 @@ class Installed:
                 continue
             owner = _distribution(image, directory, image.tree.nodes.get(f"{directory}/METADATA"))
             base = posixpath.dirname(directory)
-            for recorded in _recorded(image.texts.get(node.sha256, b"")):
+            for recorded in _recorded(image.facts.texts.get(node.sha256, b"")):
                 place = f"{base}/{recorded}"
                 # Two distributions may claim a path; the first by name has it, so that no byte counts twice.
                 self._owners.setdefault(posixpath.normpath(place) if recorded.startswith("../") else place, owner)
@@ -240,7 +240,7 @@ class Installed:
 def _distribution(image: Image, dist_info: str, metadata: Node | None) -> Distribution:
     """Return what a .dist-info directory says that it is; its name says it when METADATA does not."""
     name, _, version = posixpath.basename(dist_info).removesuffix(".dist-info").partition("-")
-    headers = BytesHeaderParser().parsebytes(image.texts.get(metadata.sha256, b"") if metadata else b"")
+    headers = BytesHeaderParser().parsebytes(image.facts.texts.get(metadata.sha256, b"") if metadata else b"")
     return canonicalize_name(headers.get("Name") or name), str(headers.get("Version") or version)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from greenroom.file_facts import FileFacts
 from greenroom.image_tree import Image, Layer, LayerEntry, absolute
 
 VENVS = "/opt/ray_venvs"
@@ -62,7 +63,7 @@ class Maker:
             venv_dir=VENVS,
             layers=tuple(layers(*several)),
             made_by=("",) * len(several),
-            texts=self.texts,
+            facts=FileFacts(texts=self.texts),
         )
 
 

@@ -77,7 +77,7 @@ def test_an_export_is_read_once_from_beginning_to_end(pack: type[bytes]) -> None
     assert export.layers["/blobs/sha256/empty"] == ()
     assert export.links == {"/old/layer.tar": "/blobs/sha256/one"}
     assert export.documents["/blobs/sha256/config"] == {"rootfs": {}}
-    assert export.texts == {record: b"x.py,,\n"}
+    assert export.facts.texts == {record: b"x.py,,\n"}
 
 
 @pytest.mark.parametrize("cut", [0, 700, 3000, 6000])

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from tests.unit.layers import VENVS, directory, file, symlink
 
+from greenroom.file_facts import FileFacts
 from greenroom.image_tree import Image, Layer, LayerEntry
 from greenroom.reproducible import first_difference
 
@@ -15,7 +16,9 @@ SAME = dataclasses.replace(directory("/opt"), attributes=(0.0, 0o755, 0, 0))
 
 def image(*entries: LayerEntry, digest: str) -> Image:
     layer = Layer(digest=digest, entries=(SAME, *entries))
-    return Image(reference=digest, identifier=digest, layers=(layer,), made_by=("RUN make",), venv_dir=VENVS, texts={})
+    return Image(
+        reference=digest, identifier=digest, layers=(layer,), made_by=("RUN make",), venv_dir=VENVS, facts=FileFacts()
+    )
 
 
 def test_equal_digests_are_no_difference() -> None:
