@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from tests.image.support import Built, Images, copy_project, differences, error_line, greenroom, succeeded
 
-from greenroom import debian
+from greenroom.files import cache_dir
 from greenroom.process import end_process_group
-from local_registry import Registry, start_registry
+from local_registry import Registry, registry_packages, start_registry
 
+WRITES = {"POST", "PATCH", "PUT", "DELETE"}
 LAYER_TYPE = {
     "gzip": "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -23,11 +24,8 @@ LAYER_TYPE = {
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """An empty registry on the loopback interface."""
-    directory = tmp_path_factory.mktemp("registry")
-    suite = debian.host_codename()
-    assert suite is not None
-    root = debian.ensure_unpacked(directory / "packages", "registry", {suite: ("docker-registry",)})
-    started = start_registry(root, directory / "data")
+    root = registry_packages(cache_dir() / "registry")
+    started = start_registry(root, tmp_path_factory.mktemp("registry") / "data")
     yield started
     end_process_group(started.child)
 
@@ -43,6 +41,10 @@ def test_what_is_pushed_is_what_was_verified(
     pushed = json.loads(done.stdout)
     assert pushed == json.loads((tiny_image.project / "build" / "push.json").read_text())
     assert pushed["reference"] == reference and pushed["compression"] == compression
+    # The tag moves last, once, and when everything else has arrived.
+    sent = [(verb, path) for verb, path, code in registry.served("team/tiny") if verb in WRITES and code < 400]
+    moved = ("PUT", f"/v2/team/tiny/manifests/{compression}")
+    assert sent[-1] == moved and sent.count(moved) == 1
     manifest = registry.manifest("team/tiny", pushed["digest"])
     assert manifest == registry.manifest("team/tiny", compression)
     image_id = images.id_of(tiny_image.tag)

@@ -1,14 +1,17 @@
-"""What engines tell of a push: both image stores' words for layers, digests and failures."""
+"""What engines tell of a push: both image stores' words for layers, digests and failures. What killed pushes leave."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from greenroom.publish import PushProgress, _failed
+from greenroom.publish import PushProgress, _failed, _scratch
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 CLASSIC: list[dict[str, Any]] = [
@@ -65,3 +68,50 @@ def test_only_a_refused_login_asks_for_one(said: str, login: bool) -> None:
     failure = _failed("registry.test/a:1", said)
     assert ("docker login registry.test" in failure.next_step) == login
     assert said in failure.what
+
+
+X509 = "tls: failed to verify certificate: x509: certificate"
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "next_step"),
+    [
+        (f"{X509} signed by unknown authority", "not trusted here", "/etc/docker/certs.d/registry.test:5000/ca.crt"),
+        (f"{X509} is valid for other.test, not registry.test", "for another name", "push to the name that it is for"),
+        (f"{X509} has expired or is not yet valid", "is not valid", "have it renewed"),
+    ],
+)
+def test_a_certificate_is_named_as_the_cause(said: str, cause: str, next_step: str) -> None:
+    failure = _failed("registry.test:5000/a:1", f'Get "https://registry.test:5000/v2/": {said}')
+    assert "the certificate of registry.test:5000" in failure.cause and cause in failure.cause
+    assert next_step in failure.next_step
+    assert said in failure.what
+
+
+HOLDER = """
+import sys
+from greenroom.publish import _scratch
+with _scratch() as directory:
+    (directory / "image.tar").write_text("as large as the image")
+    print(directory, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_only_what_killed_pushes_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GREENROOM_CACHE_DIR", str(tmp_path))
+    # As an older greenroom left it, without a lock.
+    (tmp_path / "push/push-older").mkdir(parents=True)
+    argv = [sys.executable, "-c", HOLDER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            live = Path(other.stdout.readline().strip())
+            with _scratch() as own:
+                assert set((tmp_path / "push").glob("push-*")) == {live, own}
+                assert (live / "image.tar").is_file()
+        finally:
+            other.kill()
+    with _scratch() as own:
+        assert set((tmp_path / "push").glob("push-*")) == {own}
+    assert not own.exists()
