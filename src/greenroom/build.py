@@ -9,7 +9,6 @@ import netrc
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from greenroom.console import say
 from greenroom.container import split_reference
 from greenroom.engine import Engine
 from greenroom.errors import BuildError, UsageError
-from greenroom.files import cache_dir
+from greenroom.files import cache_dir, scratch_directory
 from greenroom.git_sources import git_environment, pack_repositories
 from greenroom.locks import held
 from greenroom.plan import Plan, check_wrapper_names
@@ -129,8 +128,7 @@ def build_image(engine: Engine, request: BuildRequest, progress: BuildProgress) 
         BuildError: a step failed; it is named with what it said, or two actors want one wrapper.
     """
     check_wrapper_names(request.plan)
-    with tempfile.TemporaryDirectory(prefix="greenroom-") as directory:
-        aside = Path(directory)
+    with scratch_directory() as aside:
         context = aside / "greenroom"
         copy_pipeline(context)
         wanted = compiled_wheels(request)
@@ -145,12 +143,14 @@ def build_image(engine: Engine, request: BuildRequest, progress: BuildProgress) 
                     *arguments, "--iidfile", aside / "id", changes=True, timeout=BUILD_TIMEOUT, on_stderr=progress.feed
                 )
             except ProcessError as error:
-                said = progress.failure() or f"docker buildx build: {error.reason}"
+                told = progress.failure()
+                said = told or f"docker buildx build: {error.reason}"
                 # A line of our own scripts already ends with the likely cause and the next step.
                 complete = " | next: " in said
+                likely = "the step's own message says it" if told else "it was killed, as when memory is short"
                 raise BuildError(
                     said,
-                    cause="" if complete else "the step's own message says it",
+                    cause="" if complete else likely,
                     next_step=""
                     if complete
                     else "correct it and run the same command again: finished steps are cached",
@@ -373,7 +373,18 @@ def unverified_tag(engine: Engine, tag: str) -> Iterator[str]:
     # Two builds of one tag would move each other's unverified image between its verification and its tag.
     name_of_lock = hashlib.sha256(f"{engine.host} {aside}".encode()).hexdigest()[:16]
     with held(cache_dir() / "locks" / f"tag-{name_of_lock}.lock", BuildError):
+        if not is_dry_run():
+            _remove_reader(engine, aside)
         yield aside
+
+
+def _remove_reader(engine: Engine, image: str) -> None:
+    """Remove the container, never started, through which a killed command has looked at an image from outside."""
+    flags = ["--all", "--filter", f"ancestor={image}", "--filter", "status=created"]
+    for row in engine.cli("ps", *flags, "--format", "{{.ID}} {{.Command}}").stdout.splitlines():
+        identifier, _, program = row.partition(" ")
+        if program == '"/nonexistent"':
+            engine.cli("rm", identifier, changes=True)
 
 
 def accept(engine: Engine, image_id: str, aside: str, tag: str) -> None:

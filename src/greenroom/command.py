@@ -53,9 +53,14 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
                 # The reader of our output has gone; what is left to print has nowhere to go.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=1) from error
-            except (ProcessError, OSError) as error:
-                # An engine that stops answering half-way, a disk that is full, a file that is not ours.
-                kind = EngineError if isinstance(error, ProcessError) else UsageError
+            except Exception as error:
+                # An engine that stops answering half-way, a disk that is full, a file that is not ours; else a defect.
+                of_engine = isinstance(error, ProcessError) or type(error).__module__.startswith(
+                    ("docker.", "requests.")
+                )
+                if not of_engine and not isinstance(error, OSError):
+                    raise
+                kind = EngineError if of_engine else UsageError
                 step = "correct it, or run it again with --debug to see where it is"
                 raise _exit(kind(str(error), next_step=step)) from error
             except KeyboardInterrupt as error:

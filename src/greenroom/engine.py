@@ -31,6 +31,7 @@ API_TIMEOUT = 120
 """Seconds for one answer of the engine's API."""
 
 INSTALL = "install and start Docker with buildx (Debian: docker.io docker-buildx), or run as root on Debian 12 or 13"
+VERSION = ("version", "--format", "{{.Server.Version}}")
 REGISTRY_COMMANDS = frozenset({"login", "logout", "pull", "push"})
 
 
@@ -76,6 +77,7 @@ class Engine:
 
         Raises:
             ProcessError: it failed (with `check`), did not end in time, or could not be started.
+            EngineError: it failed, and the engine does not answer any more.
         """
         env = dict(self.environment)
         if args and args[0] in REGISTRY_COMMANDS:
@@ -83,25 +85,52 @@ class Engine:
             env.pop("DOCKER_CONFIG", None)
             if own := os.environ.get("DOCKER_CONFIG"):
                 env["DOCKER_CONFIG"] = own
-        return run(
-            [self.docker, *args],
-            # In a dry run an engine that is not there yet cannot be asked either.
-            changes=changes or not self.answers,
-            env=env,
-            stdin=stdin,
-            timeout=timeout,
-            check=check,
-            on_stderr=on_stderr,
+        try:
+            return run(
+                [self.docker, *args],
+                # In a dry run an engine that is not there yet cannot be asked either.
+                changes=changes or not self.answers,
+                env=env,
+                stdin=stdin,
+                timeout=timeout,
+                check=check,
+                on_stderr=on_stderr,
+            )
+        except ProcessError as error:
+            # What a registry refuses is told as that.
+            if args[0] in REGISTRY_COMMANDS:
+                raise
+            # An engine that has gone is neither a build step's fault nor an image's.
+            try:
+                run([self.docker, *VERSION], env=self.environment, timeout=PROBE_TIMEOUT)
+            except ProcessError:
+                raise self._gone(f"docker {args[0]}: {error.completed.last_lines(1) or error.reason}") from error
+            raise
+
+    def _gone(self, said: str) -> EngineError:
+        return EngineError(
+            f"the engine {self.host} does not answer any more: {said}",
+            cause="it was stopped or killed, or memory is short",
+            next_step="run the same command again" if self.private else "start it, and run the same command again",
         )
 
     def client(self, timeout: float = API_TIMEOUT) -> DockerClient:
-        """Return an SDK client for this engine; the caller closes it. Each answer is awaited for `timeout` seconds."""
+        """Return an SDK client for this engine; the caller closes it. Each answer is awaited for `timeout` seconds.
+
+        Raises:
+            EngineError: the engine does not answer any more.
+        """
         # Imported here: commands that need no engine need not wait for it.
         from docker.client import DockerClient
+        from docker.errors import DockerException
 
-        return DockerClient.from_env(
-            environment=dict(self.environment), timeout=int(timeout), use_ssh_client=self.host.startswith("ssh://")
-        )
+        over_ssh = self.host.startswith("ssh://")
+        try:
+            return DockerClient.from_env(
+                environment=dict(self.environment), timeout=int(timeout), use_ssh_client=over_ssh
+            )
+        except DockerException as error:
+            raise self._gone(str(error)) from error
 
 
 def find_engine(*, start: bool = True) -> Engine:
@@ -224,7 +253,7 @@ def _existing_engine() -> Engine | str:
         if not environment.get("DOCKER_HOST"):
             environment |= _context(docker)
         host = environment["DOCKER_HOST"]
-        run([docker, "version", "--format", "{{.Server.Version}}"], env=environment, timeout=PROBE_TIMEOUT)
+        run([docker, *VERSION], env=environment, timeout=PROBE_TIMEOUT)
     except ProcessError as error:
         return f"{environment.get('DOCKER_HOST', docker)}: {error.completed.last_lines(1) or error.reason}"
     except (ValueError, LookupError, TypeError) as error:

@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,36 @@ def end_process_group(child: subprocess.Popen[bytes], grace: float = 10.0) -> No
             child.wait(grace)
     if child.returncode is None:
         print(f"greenroom: process {child.pid} does not end", file=sys.stderr)
+
+
+def end_abandoned(words: Collection[str], grace: float = 10.0) -> None:
+    """End what a killed command has left running: SIGTERM, then SIGKILL after `grace` seconds.
+
+    Args:
+        words: each is a part of the command line of what is ended; so is no other process's.
+        grace: seconds for each signal.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        told: set[int] = set()
+        deadline = time.monotonic() + grace
+        while (pids := _processes_with(words)) and time.monotonic() < deadline:
+            for pid in pids - told:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            told |= pids
+            time.sleep(0.05)
+
+
+def _processes_with(words: Collection[str]) -> set[int]:
+    """Return our user's processes with all of these words in their command lines. Ended ones have none (proc(5))."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may have ended by now.
+        with contextlib.suppress(OSError):
+            line = os.fsdecode((process / "cmdline").read_bytes())
+            if all(word in line for word in words) and process.stat().st_uid == os.geteuid():
+                found.add(int(process.name))
+    return found - {os.getpid()}
 
 
 def _await(child: subprocess.Popen[bytes], ended: threading.Event) -> None:
